@@ -200,7 +200,7 @@ impl State {
                 self.serving.change_role(is_master);
                 if !is_master {
                     self.deliveries.grants.forget_undelivered();
-                    self.locks.stand_down();
+                    self.locks.demote();
                 }
             }
             Note::Loaded => {

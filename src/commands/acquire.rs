@@ -206,7 +206,7 @@ fn queue(
     let (delivery, handle) = delivery::of(locks, op.ctx, request)?;
     let (ticket, superseded) = locks.enqueue(clock::latest(), name, hold, request, delivery);
     let outcome = Outcome::Queued(ticket, handle);
-    Ok(Step::telling(outcome, superseded))
+    Ok(Step::with_effect(outcome, superseded))
 }
 
 fn request_locks(

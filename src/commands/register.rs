@@ -62,7 +62,7 @@ fn describe(ctx: &Context, row: &Row, name: &CStr) -> Option<()> {
     let mut kept = Kept::default();
     let positionals = row.command.positionals();
     let options = row.command.options();
-    let options = options.filter(|it| it.stands_alone(row.command));
+    let options = options.filter(|it| it.is_independent(row.command));
     let mut arguments = Vec::new();
     for positional in positionals {
         arguments.push(kept.positional(*positional)?);

@@ -28,7 +28,7 @@ pub(super) fn ring(ctx: &Context) {
         if flags.is_master() {
             do_all_due(state, ctx, now);
         } else {
-            stand_down(state, ctx);
+            demote(state, ctx);
         }
     });
 }
@@ -150,7 +150,7 @@ fn do_due(state: &mut State, ctx: &Context, now: Timestamp, due: Due) {
 
 /// A replica grants nothing, so it notifies those who wait for a message. The
 /// server has already disconnected blocked clients.
-fn stand_down(state: &mut State, ctx: &Context) {
+fn demote(state: &mut State, ctx: &Context) {
     state.deliveries.grants.forget_undelivered();
     while !state.locks.turn_is_over()
         && let Some(ended) = state.locks.next_left()

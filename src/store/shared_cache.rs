@@ -261,7 +261,7 @@ impl Forgotten {
         let mut left = most;
         while left > 0 {
             if let Some(shared) = self.shared.last_mut() {
-                left -= shared.shed(left).clamp(1, left);
+                left -= shared.drop_some(left).clamp(1, left);
                 if shared.is_empty() {
                     self.shared.pop();
                 }

@@ -76,7 +76,7 @@ impl<'a> Loaded<'a> {
         diff.write(&self.key);
         let (locks, known) = (&mut state.locks, &mut state.known);
         let value = locks
-            .tell_value(now, self.op.name(), &self.hold)
+            .value_message(now, self.op.name(), &self.hold)
             .map(Box::new);
         let free = self.hold.is_free();
         if let Hold::Shared(shared) = self.hold {

@@ -53,11 +53,11 @@ impl Locks {
         }
         if request.wait == Wait::No {
             self.counters.refusals += 1;
-            return Ok(Step::quiet(Admission::Busy));
+            return Ok(Step::without_effects(Admission::Busy));
         }
         self.check_wait(now, queue, hold, request, limits)?;
         self.check_deadlock(name, hold, request, limits, holders)?;
-        Ok(Step::quiet(Admission::MustWait))
+        Ok(Step::without_effects(Admission::MustWait))
     }
 
     /// Queues a request that [`Locks::acquire`] answered with
@@ -99,7 +99,7 @@ impl Locks {
             let earlier = earlier.and_then(|it| withdrawn(it.delivery));
             (self.table.push(ticket), earlier)
         };
-        self.look_at(now, queue, hold);
+        self.schedule_check(now, queue, hold);
         (id, left.or(earlier))
     }
 
@@ -164,7 +164,7 @@ impl Locks {
         hold.grant(now, request.owner, &request.options, value, fence);
         self.counters.grants += 1;
         self.remember(now, name, hold, fence, &request.beside());
-        let mut step = Step::quiet(Admission::Granted(fence));
+        let mut step = Step::without_effects(Admission::Granted(fence));
         if before.is_some() && matches!(hold, Hold::Exclusive { .. }) {
             step = step.announcing(Announce::if_sooner(hold.deadline(), before));
         }
@@ -187,7 +187,7 @@ impl Locks {
     ) -> Result<Step<Admission>, Refusal> {
         self.check_watches_of([name], &request.beside(), limits.watches_max)?;
         let Some(mut held) = hold.of_caller(request.owner) else {
-            return Ok(Step::quiet(Admission::Busy));
+            return Ok(Step::without_effects(Admission::Busy));
         };
         if request.options.reenter {
             if held.count >= COUNT_MAX {
@@ -207,7 +207,7 @@ impl Locks {
         self.counters.grants += 1;
         self.remember(now, name, hold, fence, &request.beside());
         self.hold_changed(now, name, hold);
-        let step = Step::quiet(Admission::Granted(fence));
+        let step = Step::without_effects(Admission::Granted(fence));
         Ok(step.announcing(Announce::if_sooner(hold.deadline(), before)))
     }
 

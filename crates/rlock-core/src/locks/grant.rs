@@ -73,7 +73,7 @@ impl Locks {
         let notice = session.zip(beside.channel);
         let notice = notice.map(|(session, channel)| self.table.listener(session, channel));
         self.keep_watch(queue, beside.owner, fence, notice, session, bind);
-        self.look_at(now, queue, hold);
+        self.schedule_check(now, queue, hold);
     }
 
     /// Stores what a ticket has requested.
@@ -355,7 +355,7 @@ impl Locks {
             ticket.keep_until(until);
             self.table.insert(*id, ticket);
             if is_new {
-                // The time of the next look at the lock is not known yet.
+                // The time of the next check of the lock is not known yet.
                 self.table.mark_due(queue);
             }
         }

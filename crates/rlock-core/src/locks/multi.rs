@@ -55,7 +55,7 @@ impl Locks {
         }
         if request.wait == Wait::No {
             self.counters.refusals += 1;
-            return Ok(Step::quiet(Admission::Busy));
+            return Ok(Step::without_effects(Admission::Busy));
         }
         self.check_wait_for_all(names, own, request, limits)?;
         let targets = names.iter().zip(&*holds);
@@ -63,7 +63,7 @@ impl Locks {
             .map(|(name, hold)| self.target(*name, hold, request))
             .collect();
         self.search(request, &targets, limits, holders)?;
-        Ok(Step::quiet(Admission::MustWait))
+        Ok(Step::without_effects(Admission::MustWait))
     }
 
     /// Queues a request that [`Locks::acquire_all`] answered with
@@ -145,7 +145,7 @@ impl Locks {
             self.remember(now, *name, hold, fence, &request.beside());
             self.hold_changed(now, *name, hold);
         }
-        let mut step = Step::quiet(Admission::Granted(fence));
+        let mut step = Step::without_effects(Admission::Granted(fence));
         let earlier = earlier.and_then(|ticket| withdrawn(ticket.delivery));
         step.effects.extend(earlier);
         Ok(step)
@@ -221,11 +221,11 @@ impl Locks {
         }
         let all = names.iter().copied();
         self.check_watches_of(all, &request.beside(), limits.watches_max)?;
-        let mut step = Step::quiet(Admission::Busy);
+        let mut step = Step::without_effects(Admission::Busy);
         let grants = self.counters.grants;
         for (name, hold) in names.iter().zip(holds) {
             let one = self.enter_again(now, *name, hold, request, limits)?;
-            step = Step::quiet(one.reply).announcing(one.announce.max(step.announce));
+            step = Step::without_effects(one.reply).announcing(one.announce.max(step.announce));
         }
         self.counters.grants = grants + 1;
         Ok(step)

@@ -32,12 +32,12 @@ fn shared(fields: &[(&str, &str)]) -> Option<Vec<Read>> {
     for (name, value) in fields {
         let _ = holders.add(name.as_bytes(), value.as_bytes());
     }
-    let mut bare = Vec::new();
-    let found = holders.found(END, |owner| bare.push(Arc::clone(owner)))?;
+    let mut without_terms = Vec::new();
+    let found = holders.found(END, |owner| without_terms.push(Arc::clone(owner)))?;
     let found = found.into_iter();
     Some(
         found
-            .map(|(owner, it)| (Arc::clone(&owner), it, bare.contains(&owner)))
+            .map(|(owner, it)| (Arc::clone(&owner), it, without_terms.contains(&owner)))
             .collect(),
     )
 }
@@ -167,7 +167,7 @@ fn shared_holder_without_sound_terms_ends_with_its_key() {
         permits: 3,
         ..Holder::new(fence(7), Timestamp::from_millis(9))
     };
-    let bare = Holder::new(None, END);
+    let without_terms = Holder::new(None, END);
     let name = |owner: &str| Arc::<[u8]>::from(owner.as_bytes());
     let read = shared(&[
         ("rlock:mode", "shared"),
@@ -180,8 +180,8 @@ fn shared_holder_without_sound_terms_ends_with_its_key() {
     ]);
     let expected = vec![
         (name("ann"), own, false),
-        (name("bob"), bare, true),
-        (name("cid"), bare, true),
+        (name("bob"), without_terms, true),
+        (name("cid"), without_terms, true),
     ];
     assert_eq!(read, Some(expected));
     assert_eq!(shared(&[("rlock:holder:ann", "9 7 3")]), None);

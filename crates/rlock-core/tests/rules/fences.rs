@@ -26,8 +26,8 @@ fn grant_at(locks: &mut Locks, now: Timestamp, name: Name<'_>) -> Fence {
     }
 }
 
-/// A request looks at a lock that another owner holds.
-fn look(locks: &mut Locks, now: Timestamp, fence: Option<Fence>) {
+/// A request reads the lock of another owner.
+fn read_lock(locks: &mut Locks, now: Timestamp, fence: Option<Fence>) {
     look_at(locks, now, KEY, fence);
 }
 
@@ -81,7 +81,7 @@ fn fences_grow_when_the_clock_goes_back() {
 fn fence_of_a_held_lock_is_passed_by_the_next_after_a_restart() {
     let mut locks = Locks::default();
     let before_the_restart = Fence::new(at(3_600_000).micros());
-    look(&mut locks, at(0), before_the_restart);
+    read_lock(&mut locks, at(0), before_the_restart);
     assert!(Some(grant(&mut locks, at(0))) > before_the_restart);
 }
 
@@ -127,13 +127,13 @@ fn stored_fence_raises_the_next_of_its_lock_up_to_an_hour_ahead_of_the_clock() {
     for ahead in [1, HOUR] {
         let mut locks = Locks::default();
         let stored = at(0).micros() + ahead;
-        look(&mut locks, at(0), Fence::new(stored));
+        read_lock(&mut locks, at(0), Fence::new(stored));
         assert_eq!(grant(&mut locks, at(0)).get(), stored + 1);
         assert_eq!(grant(&mut locks, at(0)).get(), stored + 2);
     }
     for stored in [at(0).micros() + HOUR + 1, Fence::MAX] {
         let mut locks = Locks::default();
-        look(&mut locks, at(0), Fence::new(stored));
+        read_lock(&mut locks, at(0), Fence::new(stored));
         let next = grant(&mut locks, at(0)).get();
         assert_eq!(next, at(0).micros() + HOUR + 1, "after {stored}");
     }
@@ -143,7 +143,7 @@ fn stored_fence_raises_the_next_of_its_lock_up_to_an_hour_ahead_of_the_clock() {
 fn stored_fence_moves_those_of_no_other_lock() {
     let mut locks = Locks::default();
     let stored = at(0).micros() + HOUR;
-    look(&mut locks, at(0), Fence::new(stored));
+    read_lock(&mut locks, at(0), Fence::new(stored));
     let clock = at(0).micros();
     assert_eq!(grant_at(&mut locks, at(0), OTHER).get(), clock);
     assert_eq!(grant(&mut locks, at(0)).get(), stored + 1);
@@ -155,11 +155,11 @@ fn stored_fence_moves_those_of_no_other_lock() {
 #[test]
 fn clock_leads_again_once_it_has_passed_a_fence() {
     let mut locks = Locks::default();
-    look(&mut locks, at(0), Fence::new(at(1000).micros()));
+    read_lock(&mut locks, at(0), Fence::new(at(1000).micros()));
     assert_eq!(grant(&mut locks, at(999)).get(), at(1000).micros() + 1);
     assert_eq!(grant(&mut locks, at(1001)).get(), at(1001).micros());
     // It may go back then: no recorded fence is forgotten.
-    look(&mut locks, at(1001), Fence::new(at(2000).micros()));
+    read_lock(&mut locks, at(1001), Fence::new(at(2000).micros()));
     grant_at(&mut locks, at(3000), OTHER);
     assert!(grant(&mut locks, at(0)).get() > at(2000).micros());
 }
@@ -169,7 +169,7 @@ fn fences_of_so_many_keys_are_remembered_and_those_furthest_ahead_forgotten_firs
     let mut locks = Locks::default();
     let names: Vec<_> = (0..=65_536_u64).map(|it| format!("eve:{it}")).collect();
     let (honest, ahead) = (at(5).micros(), at(0).micros() + HOUR);
-    look(&mut locks, at(0), Fence::new(honest));
+    read_lock(&mut locks, at(0), Fence::new(honest));
     for (name, more) in names.iter().zip(0..) {
         let key = name.as_bytes();
         look_at(
@@ -197,7 +197,7 @@ fn fences_of_so_many_keys_are_remembered_and_those_furthest_ahead_forgotten_firs
 fn one_fence_for_several_locks_is_above_those_of_all() {
     let mut locks = Locks::default();
     let stored = at(0).micros() + HOUR / 2;
-    look(&mut locks, at(0), Fence::new(stored));
+    read_lock(&mut locks, at(0), Fence::new(stored));
     let asked = request("ann", Wait::No);
     let mut holds = [Hold::Free, Hold::Free];
     let names = [OTHER, KEY];

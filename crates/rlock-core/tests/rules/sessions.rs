@@ -126,7 +126,7 @@ fn who_comes_after_a_demotion_is_not_turned_away() {
     for owner in ["bob", "cid", "dan"] {
         notified(&mut locks, at(0), &hold, owner, 8);
     }
-    locks.stand_down();
+    locks.demote();
     // It is a master again at once. Two of them ask again, one before it knows.
     let first = notified(&mut locks, at(0), &hold, "bob", 8);
     let mut turned_away = Vec::new();
@@ -147,7 +147,7 @@ fn watch_asked_for_after_a_demotion_is_not_taken_for_one_from_before() {
     let mut locks = Locks::default();
     let mut hold = watched(&mut locks, "ann", 7);
     notified(&mut locks, at(0), &hold, "bob", 8);
-    locks.stand_down();
+    locks.demote();
     // It is a master again at once, and entries from before are still there.
     let again = Renewal {
         session: Some(9),
@@ -179,14 +179,14 @@ fn value_told_after_a_demotion_is_not_taken_for_one_from_before() {
         let value = value.map(Into::into);
         Some(ValueMessage { fence, value })
     };
-    assert_eq!(locks.tell_value(at(0), KEY, &hold), told(Some(b"a:1")));
-    assert_eq!(locks.tell_value(at(0), KEY, &hold), None);
-    locks.stand_down();
+    assert_eq!(locks.value_message(at(0), KEY, &hold), told(Some(b"a:1")));
+    assert_eq!(locks.value_message(at(0), KEY, &hold), None);
+    locks.demote();
     // It is a master again at once, and entries from before are still there.
-    assert_eq!(locks.tell_value(at(1), KEY, &hold), told(Some(b"a:1")));
+    assert_eq!(locks.value_message(at(1), KEY, &hold), told(Some(b"a:1")));
     while locks.next_due(at(1)).is_some() {}
     assert_eq!(locks.gauges().watches, 1);
-    assert_eq!(locks.tell_value(at(2), KEY, &Hold::Free), told(None));
+    assert_eq!(locks.value_message(at(2), KEY, &Hold::Free), told(None));
     assert_eq!(locks.gauges(), Gauges::default());
     assert_eq!(locks.check_indices(), Ok(()));
 }
@@ -244,7 +244,7 @@ fn owner_with_a_place_from_before_a_demotion_may_ask_for_anything_anew() {
                 let refused = wait_for(&mut locks, after.0, after.1, 2);
                 assert_eq!(refused, Err(Refusal::OtherRequest { key: 0 }));
             }
-            locks.stand_down();
+            locks.demote();
             // It is a master again at once.
             let ended = wait_for(&mut locks, after.0, after.1, 3);
             assert_eq!(ended, Ok(vec![1]), "{before:?}, {after:?}");
@@ -315,7 +315,7 @@ fn upgrade_from_before_a_demotion_refuses_no_other() {
         owners: ["bob", "ann"].map(|it| it.as_bytes().into()).to_vec(),
     });
     assert_eq!(ask(&mut locks, "bob", Mode::Exclusive), refused);
-    locks.stand_down();
+    locks.demote();
     assert_eq!(ask(&mut locks, "bob", Mode::Exclusive), waits);
     assert_eq!(locks.check_indices(), Ok(()));
 }
@@ -329,7 +329,7 @@ fn server_that_may_grant_no_more_withdraws_all_and_forgets_the_watches() {
     let mut owners = Vec::new();
     locks.session_closed(at(0), 7);
     locks.settle_all_later(None);
-    locks.stand_down();
+    locks.demote();
     while let Some(ended) = locks.next_left() {
         assert_eq!(&*ended.key, KEY.key);
         owners.push(ended.owner);

@@ -414,7 +414,7 @@ fn offer_ends_when_the_clock_is_set_back() {
     assert!(hold != Hold::Free);
 }
 
-/// While grants are not allowed, free locks are not looked at. Looks at a few
+/// While grants are not allowed, free locks are not checked. Checks of a few
 /// locks show whether grants are allowed again.
 #[test]
 fn locks_wait_for_the_end_of_a_pause_of_granting_and_not_each_by_itself() {
@@ -457,10 +457,7 @@ fn locks_wait_for_the_end_of_a_pause_of_granting_and_not_each_by_itself() {
         assert!(locks.next_deadline(before) > Some(before));
         assert!(locks.next_due(before).is_none());
         let (settled, granted) = settle(&mut locks, after, Some(at(period * 100 + 100)));
-        assert!(
-            (1..=32).contains(&settled),
-            "{settled} locks were looked at"
-        );
+        assert!((1..=32).contains(&settled), "{settled} locks were checked");
         assert_eq!(granted, 0);
     }
     assert_eq!(settle(&mut locks, at(1100), None), (LOCKS + 1, LOCKS + 1));

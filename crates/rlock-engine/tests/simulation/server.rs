@@ -135,7 +135,7 @@ impl Server {
 
     /// It is a replica from now on.
     pub(crate) fn stands_down(&mut self) {
-        self.core.locks.stand_down();
+        self.core.locks.demote();
         while let Some(ended) = self.core.locks.next_left() {
             if let rlock_core::Delivery::Notify(listener) = &ended.delivery {
                 let (db, key) = (0, &*ended.key);

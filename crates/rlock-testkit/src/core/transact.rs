@@ -91,7 +91,7 @@ impl Driver {
             Announce::IfFreed => free && before != Hold::Free,
             Announce::IfFree => free,
         };
-        let told = self.locks.tell_value(self.now, name, &hold);
+        let told = self.locks.value_message(self.now, name, &hold);
         if before != Hold::NoLock {
             self.store.save(self.now, name, owner, &before, hold);
         }

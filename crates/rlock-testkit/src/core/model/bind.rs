@@ -134,7 +134,7 @@ impl Model {
                 self.settle(at);
                 self.cut(at, &owner);
                 self.settle(at);
-                self.tell_value(at);
+                self.value_message(at);
             }
         }
     }

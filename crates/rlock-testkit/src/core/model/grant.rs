@@ -91,7 +91,7 @@ impl Model {
     /// out.
     fn leave_free(&mut self, front: &Waiting) {
         for at in front.keys.iter().filter(|_| front.kind == Kind::Many) {
-            self.tell_value(*at);
+            self.value_message(*at);
         }
     }
 

@@ -65,7 +65,7 @@ impl Model {
         }
         for at in 0..self.locks.len() {
             if std::mem::take(&mut self.locks[at].touched) {
-                self.tell_value(at);
+                self.value_message(at);
             }
             let lock = &mut self.locks[at];
             if std::mem::take(&mut lock.owes_message) && lock.data == Data::Absent {

@@ -13,7 +13,7 @@ impl Model {
 
     /// A command, or an action without one, has finished with a lock. Nobody
     /// learns of values that came and went in between.
-    pub(super) fn tell_value(&mut self, at: usize) {
+    pub(super) fn value_message(&mut self, at: usize) {
         let lock = &mut self.locks[at];
         let is_now = lock.data.published();
         let before = std::mem::replace(&mut lock.followed, is_now);
