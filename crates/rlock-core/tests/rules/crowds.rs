@@ -113,20 +113,20 @@ fn losses_are_told_in_pieces_and_all_before_the_next_grant() {
     locks.begin_turn(PIECE);
     let step = locks.force(at(1), KEY, &mut hold);
     assert_eq!(step.reply, MANY as u64);
-    let mut told = step.effects.len();
-    assert!((PIECE..MANY).contains(&told), "{told}");
-    while told < MANY {
+    let mut sent = step.effects.len();
+    assert!((PIECE..MANY).contains(&sent), "{sent}");
+    while sent < MANY {
         let asked = request("bob", Wait::No);
         let early = acquire(&mut locks, at(1), &mut hold, &asked);
-        assert_eq!(early.reply, Admission::Busy, "{told} losses were reported");
+        assert_eq!(early.reply, Admission::Busy, "{sent} losses were reported");
         assert!(matches!(locks.next_due(at(1)), Some(Due::Settle { .. })));
         locks.begin_turn(PIECE);
         let step = locks.settle(at(1), KEY, &mut hold);
         let losses = |effect: &Effect| matches!(effect, Effect::Lost { .. });
         assert!(step.effects.iter().all(losses));
-        told += step.effects.len();
+        sent += step.effects.len();
     }
-    assert_eq!(told, MANY, "each loss is reported once");
+    assert_eq!(sent, MANY, "each loss is reported once");
     settle_all(&mut locks, at(1), &mut hold);
     assert_eq!(locks.gauges(), Gauges::default());
     let asked = request("bob", Wait::No);

@@ -175,18 +175,18 @@ fn value_told_after_a_demotion_is_not_taken_for_one_from_before() {
     let step = locks.acquire(at(0), KEY, &mut hold, &asked, &NO_LIMITS, &Nobody);
     assert!(matches!(step.map(|it| it.reply), Ok(Admission::Granted(_))));
     let fence = hold.fence().expect("it was granted");
-    let told = |value: Option<&[u8]>| {
+    let sent = |value: Option<&[u8]>| {
         let value = value.map(Into::into);
         Some(ValueMessage { fence, value })
     };
-    assert_eq!(locks.value_message(at(0), KEY, &hold), told(Some(b"a:1")));
+    assert_eq!(locks.value_message(at(0), KEY, &hold), sent(Some(b"a:1")));
     assert_eq!(locks.value_message(at(0), KEY, &hold), None);
     locks.demote();
     // It is a master again at once, and entries from before are still there.
-    assert_eq!(locks.value_message(at(1), KEY, &hold), told(Some(b"a:1")));
+    assert_eq!(locks.value_message(at(1), KEY, &hold), sent(Some(b"a:1")));
     while locks.next_due(at(1)).is_some() {}
     assert_eq!(locks.gauges().watches, 1);
-    assert_eq!(locks.value_message(at(2), KEY, &Hold::Free), told(None));
+    assert_eq!(locks.value_message(at(2), KEY, &Hold::Free), sent(None));
     assert_eq!(locks.gauges(), Gauges::default());
     assert_eq!(locks.check_indices(), Ok(()));
 }

@@ -10,7 +10,7 @@ use crate::requests::{
 };
 use rlock_testkit::core::{
     driver::{Driver, text},
-    told::{Ask, Outcome, Told},
+    messages::{Ask, Outcome, Sent},
 };
 
 const MANY: u64 = 10_000;
@@ -278,10 +278,10 @@ fn waiters_whom_nobody_hears_are_skipped_in_pieces() {
     assert_eq!(driver.locks.counters().waiters_gone, 1000);
     assert_eq!(driver.locks.counters().grants, 2);
     assert_eq!(driver.locks.gauges(), Gauges::default());
-    let granted = driver.told.iter().filter(|told| {
+    let granted = driver.sent.iter().filter(|sent| {
         matches!(
-            told,
-            Told::Answer {
+            sent,
+            Sent::Answer {
                 handle: 3,
                 outcome: Outcome::Granted(_),
                 ..

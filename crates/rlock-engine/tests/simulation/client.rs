@@ -99,7 +99,7 @@ pub(crate) enum Happening {
         result: Result<Reply, Fault>,
     },
     /// A message is read.
-    Told {
+    Sent {
         link: u64,
         message: Message,
     },
@@ -161,7 +161,7 @@ impl Happening {
         matches!(
             self,
             Self::Replied { .. }
-                | Self::Told { .. }
+                | Self::Sent { .. }
                 | Self::Unanswered { .. }
                 | Self::Breaks { .. }
                 | Self::Connects { .. }

@@ -109,7 +109,7 @@ impl World {
             Happening::Replied {
                 id, moved, result, ..
             } => self.replied(client, id, moved, result),
-            Happening::Told { link, message } => {
+            Happening::Sent { link, message } => {
                 let (kind, fence) = (message.word, message.fence);
                 let name = Name::new(&message.name);
                 if kind == NoticeKind::Lost {
@@ -335,7 +335,7 @@ impl World {
             }
             link.at_client = link.at_client.max(self.now + late) + 1;
             let (at, link) = (link.at_client.max(dawdles_until), link.number);
-            self.later(at - self.now, client, Happening::Told { link, message });
+            self.later(at - self.now, client, Happening::Sent { link, message });
         }
     }
 }

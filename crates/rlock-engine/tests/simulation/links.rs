@@ -200,7 +200,7 @@ impl World {
         let asked = self.clients[client].asked_by(number);
         let now = self.now;
         let is_late = |happening: &Happening| match happening {
-            Happening::Told { link, .. } => *link == number,
+            Happening::Sent { link, .. } => *link == number,
             Happening::Replied { id, here, .. } => *here <= now && asked.contains(id),
             _ => false,
         };

@@ -9,7 +9,7 @@ use rlock_engine::error::{Failure, Fault, ServerError};
 
 use crate::cluster::View;
 use rlock_testkit::core::driver::Driver;
-use rlock_testkit::core::told;
+use rlock_testkit::core::messages;
 
 pub(crate) const START: u64 = 1_700_000_000_000_000;
 
@@ -140,7 +140,7 @@ impl Server {
             if let rlock_core::Delivery::Notify(listener) = &ended.delivery {
                 let (db, key) = (0, &*ended.key);
                 let name = rlock_core::Name { db, key };
-                let word = told::Word::Withdrawn;
+                let word = messages::MessageKind::Withdrawn;
                 self.core.publish(name, listener, word, &ended.owner, None);
             }
         }
@@ -173,9 +173,9 @@ impl Server {
     }
 
     pub(crate) fn messages(&mut self) -> Vec<Message> {
-        let told = std::mem::take(&mut self.core.told);
-        let messages = told.into_iter().filter_map(|told| match told {
-            told::Told::Message {
+        let sent = std::mem::take(&mut self.core.sent);
+        let messages = sent.into_iter().filter_map(|sent| match sent {
+            messages::Sent::Message {
                 key,
                 channel: (_, channel),
                 word,
@@ -186,17 +186,17 @@ impl Server {
                     .parse()
                     .expect("a channel is the number of a client"),
                 word: match word {
-                    told::Word::Grant => NoticeKind::Grant,
-                    told::Word::WaitOver => NoticeKind::WaitEnded,
-                    told::Word::Withdrawn => NoticeKind::Withdrawn,
-                    told::Word::Lost => NoticeKind::Lost,
+                    messages::MessageKind::Grant => NoticeKind::Grant,
+                    messages::MessageKind::WaitOver => NoticeKind::WaitEnded,
+                    messages::MessageKind::Withdrawn => NoticeKind::Withdrawn,
+                    messages::MessageKind::Lost => NoticeKind::Lost,
                 },
                 fence: fence.map_or(0, rlock_core::Fence::get),
                 name: format!("{owner} {key}").into_bytes(),
             }),
-            told::Told::Answer { .. } | told::Told::Unlock { .. } | told::Told::Value { .. } => {
-                None
-            }
+            messages::Sent::Answer { .. }
+            | messages::Sent::Unlock { .. }
+            | messages::Sent::Value { .. } => None,
         });
         let messages: Vec<_> = messages.collect();
         for message in &messages {
@@ -213,7 +213,7 @@ impl Server {
     }
 }
 
-fn channel(client: usize) -> told::OnChannel {
+fn channel(client: usize) -> messages::OnChannel {
     (ChannelKind::Plain, client.to_string())
 }
 

@@ -1,7 +1,7 @@
 //! Holds whose loss is reported, or that end with a connection.
 
 use super::{Bind, Kind, Model, Renewed, Via, Wanted, Watching};
-use crate::core::told::Ask;
+use crate::core::messages::Ask;
 
 impl Via {
     pub const fn is_channel(&self) -> bool {

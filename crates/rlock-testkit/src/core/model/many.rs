@@ -1,7 +1,7 @@
 //! Several locks at once: all or none.
 
 use super::{Kind, Model, Renewed};
-use crate::core::told::{Ask, Error, Reply};
+use crate::core::messages::{Ask, Error, Reply};
 
 impl Model {
     pub fn acquire_all(&mut self, keys: &[usize], ask: &Ask<'static>) -> Reply<u64> {

@@ -1,7 +1,7 @@
 //! Changes without a command: ends of leases, losses, hand-offs.
 
 use super::{Data, Model, Watching};
-use crate::core::told::{Reply, Word};
+use crate::core::messages::{MessageKind, Reply};
 
 impl Model {
     /// The server deletes a key past its end.
@@ -114,7 +114,7 @@ impl Model {
                 self.locks[at].owes_message = true;
             }
             if let Some((_, channel)) = &it.channel {
-                self.publish(at, channel, Word::Lost, &it.owner, Some(it.fence));
+                self.publish(at, channel, MessageKind::Lost, &it.owner, Some(it.fence));
             }
         }
         self.see(at);

@@ -1,7 +1,7 @@
 //! The published value of a hold, and the messages to its followers.
 
 use super::Model;
-use crate::core::told::Told;
+use crate::core::messages::Sent;
 
 impl Model {
     /// Replaces the value of an exclusive hold. Without a value it stays.
@@ -27,7 +27,7 @@ impl Model {
             }
             (Some(_), Some((fence, value))) => (fence, Some(value), "follows another"),
         };
-        self.told.push(Told::Value {
+        self.sent.push(Sent::Value {
             key: lock.key.to_owned(),
             fence,
             value: value.map(str::to_owned),
