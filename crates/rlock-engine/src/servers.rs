@@ -933,14 +933,14 @@ mod tests {
             ),
             ("redis+sentinel://a/%ff", "UTF-8"),
         ] {
-            let said = url.parse::<Servers>().unwrap_err().to_string();
-            assert!(said.contains(words), "{url}: {said}");
-            assert!(!said.contains("secret"), "{url}: {said}");
+            let error = url.parse::<Servers>().unwrap_err().to_string();
+            assert!(error.contains(words), "{url}: {error}");
+            assert!(!error.contains("secret"), "{url}: {error}");
         }
         for url in ["unix:///secret", "redis+sentinel://a/secret", "secret"] {
             for refused in [Servers::of_cluster(url), Servers::of_sentinels(url, "x")] {
-                let said = refused.unwrap_err().to_string();
-                assert!(!said.contains("secret"), "{said}");
+                let error = refused.unwrap_err().to_string();
+                assert!(!error.contains("secret"), "{error}");
             }
         }
         assert!(Servers::of_sentinels("redis://a", "").is_err());
@@ -1011,8 +1011,8 @@ mod tests {
             ),
             (cluster(from_ref(&a), login("a", "b", 1)), "database 1"),
         ] {
-            let said = servers.check().unwrap_err().to_string();
-            assert!(said.contains(words), "{said}");
+            let error = servers.check().unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
         }
         sentinels(from_ref(&socket), "locks").check().unwrap();
         let login = nobody();

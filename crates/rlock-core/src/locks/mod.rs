@@ -86,8 +86,8 @@ impl Locks {
         if let Some(fence) = renewal.fence.filter(is_taken) {
             return Err(Refusal::FenceTaken { fence });
         }
-        let beside = renewal.beside(owner);
-        self.check_watches_of([name], &beside, watches_max)?;
+        let watch = renewal.watch_request(owner);
+        self.check_watches_of([name], &watch, watches_max)?;
         let before = hold.deadline();
         held.deadline = now.plus_millis(renewal.lease_ms.into());
         let own = held.fence;
@@ -100,7 +100,7 @@ impl Locks {
             hold.publish(value);
         }
         self.counters.renewals += 1;
-        self.remember(now, name, hold, fence, &beside);
+        self.remember(now, name, hold, fence, &watch);
         let step = if own.is_some_and(|own| own < fence) {
             // Another hold may be watched under the old fence, by chance.
             self.settle(now, name, hold)

@@ -117,7 +117,7 @@ impl Locks {
         }
         let is_held = |(name, hold): (&Name<'a>, &Hold)| hold.of_caller(owner).map(|_| *name);
         let held = names.iter().zip(&*holds).filter_map(is_held);
-        self.check_watches_of(held, &renewal.beside(owner), watches_max)?;
+        self.check_watches_of(held, &renewal.watch_request(owner), watches_max)?;
         let each = names.iter().zip(holds);
         each.map(|(name, hold)| self.renew(now, *name, hold, owner, renewal, watches_max))
             .collect()
@@ -134,7 +134,7 @@ impl Locks {
     ) -> Result<Step<Admission>, Refusal> {
         if !self.is_watched_place(own) {
             let names = names.iter().copied();
-            self.check_watches_of(names, &request.beside(), limits.watches_max)?;
+            self.check_watches_of(names, &request.watch_request(), limits.watches_max)?;
         }
         let fence = self.fences.next(now, names.iter().copied());
         self.counters.grants += 1;
@@ -142,7 +142,7 @@ impl Locks {
         let earlier = own.and_then(|id| self.take_out(id));
         for (name, hold) in names.iter().zip(holds) {
             hold.grant(now, request.owner, &request.options, None, fence);
-            self.remember(now, *name, hold, fence, &request.beside());
+            self.remember(now, *name, hold, fence, &request.watch_request());
             self.hold_changed(now, *name, hold);
         }
         let mut step = Step::without_effects(Admission::Granted(fence));
@@ -220,7 +220,7 @@ impl Locks {
             return Err(Refusal::CountOverflow);
         }
         let all = names.iter().copied();
-        self.check_watches_of(all, &request.beside(), limits.watches_max)?;
+        self.check_watches_of(all, &request.watch_request(), limits.watches_max)?;
         let mut step = Step::without_effects(Admission::Busy);
         let grants = self.counters.grants;
         for (name, hold) in names.iter().zip(holds) {
@@ -252,7 +252,9 @@ impl Locks {
         if self.is_watched_place(own) {
             return Ok(());
         }
-        self.check_watches(&request.beside(), limits.watches_max, || names.len() as u64)
+        self.check_watches(&request.watch_request(), limits.watches_max, || {
+            names.len() as u64
+        })
     }
 
     fn target<'a>(&self, name: Name<'a>, hold: &'a Hold, request: &Request<'_>) -> Target<'a> {

@@ -32,7 +32,7 @@ pub(super) struct Cluster {
     /// The number of refreshes so far.
     refreshes: u64,
     /// Whether answers in progress may already be outdated.
-    is_doubted: bool,
+    is_suspect: bool,
     /// The next regular refresh, and the earliest moment for one.
     next: Instant,
     earliest: Instant,
@@ -61,7 +61,7 @@ impl Cluster {
             addresses: Vec::new(),
             refresh: None,
             refreshes: 0,
-            is_doubted: false,
+            is_suspect: false,
             next: Instant::from_nanos(0),
             earliest: Instant::from_nanos(0),
         }
@@ -117,12 +117,12 @@ impl Endpoint {
     }
 
     /// Notes that the routes may be wrong.
-    pub(super) fn doubt(&mut self, now: Instant) {
+    pub(super) fn suspect_routes(&mut self, now: Instant) {
         let Some(cluster) = self.as_cluster() else {
             return;
         };
         if cluster.refresh.is_some() {
-            cluster.is_doubted = true;
+            cluster.is_suspect = true;
             return;
         }
         let next = cluster.earliest.max(now);
@@ -137,7 +137,7 @@ impl Endpoint {
             return;
         }
         if error.code == "CLUSTERDOWN" {
-            self.doubt(now);
+            self.suspect_routes(now);
         }
         if let Some(redirect) = topology::redirect(error)
             && !redirect.is_once
@@ -148,7 +148,7 @@ impl Endpoint {
                 .handle(now, engine::Event::SlotMoved { slot, node });
             self.questions_go_on(now);
             self.watches_go_on(now);
-            self.doubt(now);
+            self.suspect_routes(now);
         }
     }
 
@@ -215,7 +215,13 @@ impl Endpoint {
         }
     }
 
-    pub(super) fn slots_said(&mut self, now: Instant, id: ConnectionId, number: u64, frame: Frame) {
+    pub(super) fn slots_reply(
+        &mut self,
+        now: Instant,
+        id: ConnectionId,
+        number: u64,
+        frame: Frame,
+    ) {
         let Some(connection) = self.connections.get(&id) else {
             return;
         };
@@ -315,7 +321,7 @@ impl Endpoint {
             return;
         };
         cluster.earliest = now + ASKED_EVERY;
-        cluster.next = match std::mem::take(&mut cluster.is_doubted) {
+        cluster.next = match std::mem::take(&mut cluster.is_suspect) {
             true => cluster.earliest,
             false => now + LOOKED_AT_EVERY,
         };

@@ -28,12 +28,12 @@ pub fn decode(request: &Request, replies: &[Frame]) -> Result<Reply, Fault> {
         // Each key counts separately: some are not locks.
         (Request::ReleaseEach { .. }, _) => Ok(Reply::Done),
         (_, Frame::Error(error)) => Err(Fault::from(error.clone())),
-        (_, reply) => said(request, reply).map_err(Fault::Refused),
+        (_, reply) => read(request, reply).map_err(Fault::Refused),
     }
 }
 
 /// Decodes a reply that is not an error.
-fn said(request: &Request, reply: &Frame) -> Result<Reply, Error> {
+fn read(request: &Request, reply: &Frame) -> Result<Reply, Error> {
     match request {
         Request::Acquire { .. } => match reply {
             Frame::Simple(status) if status == "WAITING" => Ok(Reply::Queued),
@@ -216,16 +216,16 @@ mod tests {
             notify: true,
             value: None,
         };
-        let said = |reply: Frame| decode(&request, &[reply]);
-        assert_eq!(said(Frame::Integer(3)).unwrap(), Reply::Fence(3));
-        assert_eq!(said(Frame::Nil).unwrap(), Reply::Nil);
+        let decoded = |reply: Frame| decode(&request, &[reply]);
+        assert_eq!(decoded(Frame::Integer(3)).unwrap(), Reply::Fence(3));
+        assert_eq!(decoded(Frame::Nil).unwrap(), Reply::Nil);
         let waiting = Frame::Simple("WAITING".into());
-        assert_eq!(said(waiting).unwrap(), Reply::Queued);
-        assert!(said(Frame::Integer(-1)).is_err());
-        assert!(said(Frame::Simple("OK".into())).is_err());
-        assert!(matches!(said(error("ASK")), Err(Fault::Moved(_))));
-        assert!(matches!(said(error("READONLY")), Err(Fault::Passing(_))));
-        let denied = said(error("NOPERM"));
+        assert_eq!(decoded(waiting).unwrap(), Reply::Queued);
+        assert!(decoded(Frame::Integer(-1)).is_err());
+        assert!(decoded(Frame::Simple("OK".into())).is_err());
+        assert!(matches!(decoded(error("ASK")), Err(Fault::Moved(_))));
+        assert!(matches!(decoded(error("READONLY")), Err(Fault::Passing(_))));
+        let denied = decoded(error("NOPERM"));
         assert!(matches!(denied, Err(Fault::Refused(Error::Denied(_)))));
     }
 
@@ -237,12 +237,12 @@ mod tests {
             claims: claims.clone(),
             undo,
         };
-        let said = |replies: [Frame; 2]| decode(&clean_up, &replies);
+        let decoded = |replies: [Frame; 2]| decode(&clean_up, &replies);
         let one = Frame::Integer(1);
-        assert_eq!(said([error("ERR"), one.clone()]).unwrap(), Reply::Done);
-        let refused = said([one.clone(), error("WRONGTYPE")]);
+        assert_eq!(decoded([error("ERR"), one.clone()]).unwrap(), Reply::Done);
+        let refused = decoded([one.clone(), error("WRONGTYPE")]);
         assert_eq!(refused.unwrap(), Reply::Refused);
-        let moved = said([error("MOVED"), one.clone()]);
+        let moved = decoded([error("MOVED"), one.clone()]);
         assert!(matches!(moved, Err(Fault::Moved(_))));
         let fence = None;
         let each = Request::ReleaseEach { claims, fence };
@@ -265,11 +265,11 @@ mod tests {
             claims,
             fence: Some(known),
         };
-        let said = |request, held| decode(request, &[Frame::Integer(held)]).unwrap();
-        assert_eq!(said(&renew, 2), Reply::Fence(7));
-        assert_eq!(said(&renew, 1), Reply::Nil);
-        assert_eq!(said(&release, 2), Reply::Done);
-        assert_eq!(said(&release, 1), Reply::Nil);
+        let decoded = |request, held| decode(request, &[Frame::Integer(held)]).unwrap();
+        assert_eq!(decoded(&renew, 2), Reply::Fence(7));
+        assert_eq!(decoded(&renew, 1), Reply::Nil);
+        assert_eq!(decoded(&release, 2), Reply::Done);
+        assert_eq!(decoded(&release, 1), Reply::Nil);
     }
 
     #[test]

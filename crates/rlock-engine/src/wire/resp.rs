@@ -256,7 +256,7 @@ impl Decoder {
                 let string = count(text, BULK_MAX)?;
                 let start = size;
                 size += string + 2;
-                self.weigh(size)?;
+                self.check_size(size)?;
                 let Some(string) = rest.get(start..size) else {
                     return Ok(None);
                 };
@@ -275,7 +275,7 @@ impl Decoder {
             b'|' => Item::Begun(Kind::Attribute, 2 * count(text, ELEMENTS_MAX)?),
             kind => Item::Whole(scalar(*kind, text)?),
         };
-        self.weigh(size)?;
+        self.check_size(size)?;
         self.bytes += size;
         self.at += size;
         Ok(Some(item))
@@ -302,7 +302,7 @@ impl Decoder {
     }
 
     /// Checks whether the frame may have `more` bytes.
-    fn weigh(&self, more: usize) -> Result<(), Malformed> {
+    fn check_size(&self, more: usize) -> Result<(), Malformed> {
         match self.bytes + more > FRAME_MAX {
             true => Err(Malformed("a reply is too large")),
             false => Ok(()),

@@ -221,10 +221,10 @@ mod tests {
 
     #[test]
     fn the_newest_word_of_those_that_serve_is_believed() {
-        let said = |lines: &str| standing(&bulk(lines));
-        let cut_off = said("cluster_state:fail\r\ncluster_current_epoch:9\r\n");
-        let before = said("cluster_state:ok\r\ncluster_current_epoch:7\r\n");
-        let now = said("cluster_state:ok\r\ncluster_size:3\r\ncluster_current_epoch:8\r\n");
+        let read_info = |lines: &str| standing(&bulk(lines));
+        let cut_off = read_info("cluster_state:fail\r\ncluster_current_epoch:9\r\n");
+        let before = read_info("cluster_state:ok\r\ncluster_current_epoch:7\r\n");
+        let now = read_info("cluster_state:ok\r\ncluster_size:3\r\ncluster_current_epoch:8\r\n");
         assert!(standing(&Frame::Nil) < cut_off && cut_off < before && before < now);
     }
 

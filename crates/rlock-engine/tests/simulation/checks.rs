@@ -57,8 +57,12 @@ impl World {
         let is_settled = place.moving.is_none() && place.since < calling.begun;
         let is_there = !there.is_away(self.now) && there.refuses_until < calling.begun;
         // It may need replicas, which are asked on a separate connection.
-        let is_beside = client.silent_until.max(client.refused_until) < calling.begun;
-        is_linked && is_settled && is_there && is_beside && client.stopped_until < calling.begun
+        let is_separate_up = client.silent_until.max(client.refused_until) < calling.begun;
+        is_linked
+            && is_settled
+            && is_there
+            && is_separate_up
+            && client.stopped_until < calling.begun
     }
 
     fn check_losses(&self) -> Result<(), String> {

@@ -40,7 +40,7 @@ pub(crate) struct Client {
     pub(crate) asking: BTreeSet<u64>,
     /// The server's ID of the connections for replicas, by server; until when
     /// they are silent, unnoticed; and until when new ones are refused.
-    pub(crate) beside: BTreeMap<usize, u64>,
+    pub(crate) separate: BTreeMap<usize, u64>,
     pub(crate) silent_until: u64,
     pub(crate) refused_until: u64,
     /// Whether it has just asked for the routes and wants to ask again.
@@ -58,7 +58,7 @@ pub(crate) enum Way {
     /// By a connection that only asks for a moving slot.
     Asking,
     /// By a connection for replicas.
-    Beside,
+    Separate,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -187,7 +187,7 @@ impl Client {
             asked: BTreeMap::new(),
             dawdles_until: 0,
             asking: BTreeSet::new(),
-            beside: BTreeMap::new(),
+            separate: BTreeMap::new(),
             silent_until: 0,
             refused_until: 0,
             has_asked: false,

@@ -74,7 +74,7 @@ impl World {
             self.wrong = Some(format!("{server} is asked, not {named:?}: {request:?}"));
         }
         if request.replicas() > 0 {
-            return self.asks_beside(client, server, id, request);
+            return self.asks_separately(client, server, id, request);
         }
         if is_cut {
             return self.later(RESPONSE_LIMIT, client, Happening::Unanswered { id });
@@ -208,7 +208,7 @@ impl World {
         if this.is_away(self.now) {
             let time = this.away_until - self.now;
             match way {
-                Way::Beside => self.is_silent_beside(client, id),
+                Way::Separate => self.separate_is_silent(client, id),
                 Way::Link => self.later(RESPONSE_LIMIT, client, Happening::Unanswered { id }),
                 Way::Asking => {
                     self.later(RESPONSE_LIMIT, client, Happening::Unanswered { id });
@@ -289,14 +289,14 @@ impl World {
 
     /// A request for replicas uses a separate connection, whose state says
     /// nothing about the client's main one.
-    fn asks_beside(&mut self, client: usize, server: usize, id: Id, request: Request) {
+    fn asks_separately(&mut self, client: usize, server: usize, id: Id, request: Request) {
         let this = &self.clients[client];
         let is_silent = self.now < this.silent_until;
         let is_refused = self.now < this.refused_until || self.servers[server].is_away(self.now);
-        let known = this.beside.get(&server).copied();
+        let known = this.separate.get(&server).copied();
         let known = known.filter(|it| self.servers[server].sessions.contains_key(it));
         if is_silent {
-            return self.is_silent_beside(client, id);
+            return self.separate_is_silent(client, id);
         }
         if known.is_none() && is_refused {
             return self.is_not_there(client, id);
@@ -306,12 +306,12 @@ impl World {
             self.servers[server].open_to_ask(self.last, client);
             self.last
         });
-        self.clients[client].beside.insert(server, session);
+        self.clients[client].separate.insert(server, session);
         let late = self.delay();
         let asked = Happening::Asked {
             server,
             session,
-            way: Way::Beside,
+            way: Way::Separate,
             id,
             request,
         };

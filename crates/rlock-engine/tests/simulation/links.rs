@@ -12,7 +12,7 @@ use rlock_engine::error::Fault;
 
 use crate::client::{Happening, Link, REPLICATION};
 use crate::cluster::{Kind, SLOTS};
-use crate::operation::{Beside, Cut};
+use crate::operation::{Cut, Separate};
 use crate::server::failure;
 use crate::world::{MS, SECOND, World, nanos};
 
@@ -176,7 +176,7 @@ impl World {
         }
         let node = self.kind.node(server);
         self.clients[client].links.remove(&node.0);
-        if let Some(session) = self.clients[client].beside.remove(&server) {
+        if let Some(session) = self.clients[client].separate.remove(&server) {
             let soon = self.below(20 * MS);
             self.later(soon, client, Happening::Closes { session });
         }
@@ -280,7 +280,7 @@ impl World {
     }
 
     /// The connection for replicas becomes silent.
-    pub(crate) fn is_silent_beside(&mut self, client: usize, id: Id) {
+    pub(crate) fn separate_is_silent(&mut self, client: usize, id: Id) {
         let time = RESPONSE_LIMIT + nanos(REPLICATION);
         let replied = Happening::Replied {
             id,
@@ -292,17 +292,17 @@ impl World {
     }
 
     /// Faults of the connections for replicas.
-    pub(crate) fn goes_wrong_beside(&mut self, client: usize, how: Beside) {
+    pub(crate) fn separate_fails(&mut self, client: usize, how: Separate) {
         let this = &mut self.clients[client];
         match how {
-            Beside::Breaks => {}
-            Beside::Silent => {
+            Separate::Breaks => {}
+            Separate::Silent => {
                 this.silent_until = self.now + RESPONSE_LIMIT + nanos(REPLICATION);
             }
-            Beside::Refused(time) => this.refused_until = self.now + nanos(time),
+            Separate::Refused(time) => this.refused_until = self.now + nanos(time),
         }
-        if how != Beside::Silent {
-            for session in std::mem::take(&mut this.beside).into_values() {
+        if how != Separate::Silent {
+            for session in std::mem::take(&mut this.separate).into_values() {
                 self.later(0, client, Happening::Closes { session });
             }
         }

@@ -10,7 +10,7 @@ impl World {
     pub(crate) fn meddles(&mut self, operation: Operation) {
         match operation {
             Operation::Cut { client, shard, how } => self.cut(client, shard, how),
-            Operation::Beside { client, how } => self.goes_wrong_beside(client, how),
+            Operation::Separate { client, how } => self.separate_fails(client, how),
             Operation::Stop { client, time } => {
                 let time = nanos(time);
                 let client = &mut self.clients[client];

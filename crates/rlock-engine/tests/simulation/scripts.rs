@@ -5,7 +5,7 @@ use std::time::Duration;
 use rlock_engine::engine::terms::{Ask, LEASE_DEFAULT, Lease, Queueing, Terms};
 
 use crate::cluster::Kind;
-use crate::operation::{Beside, Cut, Fall, Operation};
+use crate::operation::{Cut, Fall, Operation, Separate};
 use crate::world::World;
 
 /// How often each of these scripts is played, each time with other delays.
@@ -239,7 +239,7 @@ fn a_sign_of_life_beside_a_connection_says_nothing_of_a_grant() {
 #[test]
 fn nor_keeps_it_what_is_bound_to_the_connection() {
     let bound = Terms::new().bound(Duration::from_millis(500)).unwrap();
-    let refused = Beside::Refused(Duration::from_secs(60));
+    let refused = Separate::Refused(Duration::from_secs(60));
     for how in [None, Some(refused)] {
         let script = [
             at(1, with(replicated(), asks(2, Queueing::Try, LEASE_DEFAULT))),
@@ -250,7 +250,7 @@ fn nor_keeps_it_what_is_bound_to_the_connection() {
             passes(2_100),
             cuts(0, None, Cut::Unseen),
             match how {
-                Some(how) => Operation::Beside { client: 0, how },
+                Some(how) => Operation::Separate { client: 0, how },
                 None => passes(0),
             },
             passes(4_000),
@@ -262,9 +262,9 @@ fn nor_keeps_it_what_is_bound_to_the_connection() {
 /// Replicas cannot be asked, so nobody can work under the grant.
 #[test]
 fn a_lock_is_not_held_for_a_call_whose_grant_nobody_can_confirm() {
-    for how in [Beside::Refused(Duration::from_secs(60)), Beside::Silent] {
+    for how in [Separate::Refused(Duration::from_secs(60)), Separate::Silent] {
         let script = [
-            Operation::Beside { client: 0, how },
+            Operation::Separate { client: 0, how },
             with(
                 Terms::new().replicas(1).unwrap(),
                 asks(0, Queueing::Unlimited, LEASE_DEFAULT),

@@ -41,7 +41,7 @@ fn too_few_are_told_and_what_was_taken_is_given_back() {
 }
 
 #[test]
-fn a_connection_beside_has_the_time_of_replicas_besides_its_own() {
+fn a_separate_connection_has_time_for_replicas_on_top_of_its_own() {
     let mut it = granted();
     it.passes(5999);
     assert_eq!(it.did(), [""; 0]);
@@ -50,7 +50,7 @@ fn a_connection_beside_has_the_time_of_replicas_besides_its_own() {
 }
 
 #[test]
-fn a_connection_beside_ends_with_the_one_that_it_is_beside() {
+fn a_separate_connection_ends_with_its_main_connection() {
     let mut it = granted();
     it.ends(1);
     assert_eq!(it.did(), ["close 2"]);
