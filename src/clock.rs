@@ -58,7 +58,7 @@ fn wall_clock() -> Timestamp {
 /// The timer: not armed, or armed for a point in time.
 pub(crate) struct Timer {
     /// The server's callback when the timer fires.
-    on_ring: raw::RedisModuleTimerProc,
+    on_timer: raw::RedisModuleTimerProc,
     /// The callback after the event loop was woken.
     on_wake: raw::RedisModuleEventLoopOneShotFunc,
     armed: Option<(Timestamp, raw::RedisModuleTimerID)>,
@@ -70,11 +70,11 @@ impl Timer {
     /// An unarmed timer. Its callbacks must begin with [`Timer::fired`] and
     /// [`woken`].
     pub(crate) const fn new(
-        on_ring: raw::RedisModuleTimerProc,
+        on_timer: raw::RedisModuleTimerProc,
         on_wake: raw::RedisModuleEventLoopOneShotFunc,
     ) -> Self {
         Self {
-            on_ring,
+            on_timer,
             on_wake,
             armed: None,
             held_off: false,
@@ -103,7 +103,7 @@ impl Timer {
             raw::create_timer(
                 ctx.raw(),
                 i64::try_from(delay_ms).unwrap_or(0),
-                self.on_ring,
+                self.on_timer,
                 ptr::null_mut(),
             )
         };

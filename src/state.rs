@@ -46,7 +46,7 @@ pub(crate) struct State {
     /// Subscribes to the turns of the event loop, which is done once.
     subscribe_to_turns: Option<fn(&Context)>,
     /// The last tick of the server's cron, by both clocks.
-    looked_after: (Timestamp, Instant),
+    last_tick: (Timestamp, Instant),
 }
 
 static STATE: MainThread<RefCell<Option<State>>> = MainThread::new(RefCell::new(None));
@@ -72,7 +72,7 @@ impl State {
             timer,
             subscribe_to_keys: Some(subscribe_to_keys),
             subscribe_to_turns: Some(subscribe_to_turns),
-            looked_after: (clock::latest(), Instant::now()),
+            last_tick: (clock::latest(), Instant::now()),
         };
         state.serving.begin_grace(&mut state.locks, clock::now());
         *STATE.get().borrow_mut() = Some(state);
@@ -129,14 +129,14 @@ impl State {
     /// deadlines that they wait for may be too far ahead.
     fn note_step_back(&mut self) {
         let (wall, monotonic) = (clock::latest(), Instant::now());
-        let (last_wall, last_monotonic) = self.looked_after;
+        let (last_wall, last_monotonic) = self.last_tick;
         let passed = monotonic.saturating_duration_since(last_monotonic);
         let passed = u64::try_from(passed.as_micros()).unwrap_or(u64::MAX);
         let expected = Timestamp::from_micros(last_wall.micros().saturating_add(passed));
         if expected.since(wall) > STEP_BACK {
             self.locks.settle_all_later(None);
         }
-        self.looked_after = (wall, monotonic);
+        self.last_tick = (wall, monotonic);
     }
 
     /// Handles the notes of callbacks, in memory only: the timer does all
@@ -315,7 +315,7 @@ pub(crate) fn key_changed(ctx: &Context, key: Text, change: KeyChange) {
 
 /// Rearms the timer if the wall clock has jumped, stops it if there is no
 /// deadline, and drops what is known of locks that have ended.
-pub(crate) fn look_after(ctx: &Context) {
+pub(crate) fn tick(ctx: &Context) {
     let Ok(mut state) = STATE.get().try_borrow_mut() else {
         return;
     };

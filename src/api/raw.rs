@@ -150,7 +150,7 @@ pub(crate) fn cached_microseconds() -> Option<i64> {
 /// Whether the server's handling of `CLIENT UNBLOCK` for modules is fixed.
 ///
 /// Fixed since Redis 7.4 and Valkey 8, which also added this function.
-pub(crate) fn has_mended_unblock() -> bool {
+pub(crate) fn has_fixed_unblock() -> bool {
     // SAFETY: written once by the server while the module loads.
     let function = unsafe { RedisModule_AddACLCategory };
     function.is_some()

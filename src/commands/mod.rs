@@ -60,7 +60,7 @@ impl<'a> Call<'a> {
     /// Reports where the keys are, if the server only asks for that and the
     /// keys are counted. Clusters find the node in this way: the server ignores
     /// the key specifications of modules for such commands.
-    fn tells_keys(&self, command: Command) -> bool {
+    fn reports_keys(&self, command: Command) -> bool {
         let Some(counted_at) = command.num_keys_at() else {
             return false;
         };
@@ -118,7 +118,7 @@ macro_rules! entry_points {
                     // SAFETY: the server's arguments live as long as the call.
                     let arguments = unsafe { Text::arguments(argv, argc) };
                     let call = Call { ctx, arguments };
-                    if !call.tells_keys(Command::$command) {
+                    if !call.reports_keys(Command::$command) {
                         // `None` means that the command was refused, and its
                         // caller has the reply.
                         let _: Option<()> = $run(&call);

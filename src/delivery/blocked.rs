@@ -53,7 +53,7 @@ fn block(ctx: &Context) -> Option<u64> {
     let on = CALLBACKS.get().get()?;
     // A time-out callback makes `CLIENT UNBLOCK` work, which is safe only if
     // the server has the fix for the race.
-    let unblocked = on.unblocked.filter(|_| raw::has_mended_unblock());
+    let unblocked = on.unblocked.filter(|_| raw::has_fixed_unblock());
     // SAFETY: the functions belong to the module and live as long as it.
     let client = unsafe { raw::block_client(ctx.raw(), on.reply, unblocked, on.free, 0) };
     if client.is_null() {

@@ -79,23 +79,23 @@ impl Deliveries {
             listener: ticket.delivery.listener().cloned(),
             place: granted.kept_place(),
         };
-        let told = match &ticket.delivery {
+        let delivered = match &ticket.delivery {
             Delivery::Blocked { handle, .. } => self.answer_granted(*handle, grant),
             Delivery::Notify(listener) => {
                 let key = grant.keys.first().map_or(&[][..], |key| key);
                 let channel = listener.channel();
-                let told = published::publish_grant(ctx, channel, fence, &ticket.owner, key);
-                if told == Published::ToSomebody {
+                let delivered = published::publish_grant(ctx, channel, fence, &ticket.owner, key);
+                if delivered == Published::ToSomebody {
                     self.grants.published(listener.session, grant);
                 }
-                told
+                delivered
             }
             Delivery::Kept => Published::ToNobody,
         };
-        if told == Published::ToSomebody {
+        if delivered == Published::ToSomebody {
             self.record_wait(granted.waited);
         }
-        told
+        delivered
     }
 
     /// Notifies a waiter that its wait is over.

@@ -67,9 +67,9 @@ const VALUE_CHANNEL_PREFIX: &[u8] = b"rlock:value";
 
 /// Publishes the value of a lock: `<fence> <value>`, or only `<fence>` if the
 /// hold has ended. It also reaches subscribers on replicas.
-pub(crate) fn publish_value(ctx: &Context, key: Text, told: &ValueMessage) {
-    let mut message = told.fence.to_string().into_bytes();
-    if let Some(value) = &told.value {
+pub(crate) fn publish_value(ctx: &Context, key: Text, published: &ValueMessage) {
+    let mut message = published.fence.to_string().into_bytes();
+    if let Some(value) = &published.value {
         message.push(b' ');
         message.extend_from_slice(value);
     }

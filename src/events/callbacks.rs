@@ -144,7 +144,7 @@ pub(super) unsafe extern "C" fn on_cron(
     _subevent: u64,
     _data: *mut c_void,
 ) {
-    entry::callback(ctx, state::look_after);
+    entry::callback(ctx, state::tick);
 }
 
 /// A turn of the event loop has ended: its output has been written, and the
@@ -162,7 +162,7 @@ pub(super) unsafe extern "C" fn on_turn(
 
 /// The timer rings.
 pub(super) unsafe extern "C" fn on_timer(ctx: *mut raw::RedisModuleCtx, _data: *mut c_void) {
-    entry::callback(ctx, timer::ring);
+    entry::callback(ctx, timer::run);
 }
 
 /// The event loop continues, which is the only purpose of this event.

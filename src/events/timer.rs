@@ -17,7 +17,7 @@ use crate::{
 const PAUSE_MS: u64 = 10;
 
 /// Does the work that is due, as much as one turn allows.
-pub(super) fn ring(ctx: &Context) {
+pub(super) fn run(ctx: &Context) {
     state::with(ctx, |state, now| {
         state.timer.fired();
         let flags = ctx.flags();

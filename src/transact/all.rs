@@ -173,14 +173,14 @@ fn hand_over(
     let mut loaded = LoadedAll::as_they_are(state, &nobody, keys);
     let (names, holds) = (&loaded.names, &mut loaded.holds);
     let granted = state.locks.grant_all(op.now, ticket, names, holds);
-    let told = granted.map(|granted| {
+    let delivered = granted.map(|granted| {
         let named = keys.iter().map(|key| key.bytes().into()).collect();
-        let told = state.deliveries.grant(op.ctx, op.db, named, &granted);
-        if told == Published::ToNobody {
+        let delivered = state.deliveries.grant(op.ctx, op.db, named, &granted);
+        if delivered == Published::ToNobody {
             state.locks.skip_all(op.now, names, holds, &granted);
         }
-        told
+        delivered
     });
     loaded.save(state);
-    told
+    delivered
 }

@@ -211,8 +211,8 @@ fn perform(
         match effect {
             Effect::HandOff(granted) => {
                 let keys = [op.key.bytes().into()].into();
-                let told = state.deliveries.grant(op.ctx, op.db, keys, &granted);
-                if told == Published::ToSomebody {
+                let delivered = state.deliveries.grant(op.ctx, op.db, keys, &granted);
+                if delivered == Published::ToSomebody {
                     continue;
                 }
                 let (now, name) = (op.now, op.name());

@@ -122,9 +122,9 @@ fn right_to_the_channel_is_needed_for_notify_only() {
     contest.assert_handed_over();
     contest.waiter.ask("RLOCK.RELEASE k owner-b");
     u.fence();
-    let mut heard = server.listen_to_unlocks();
+    let mut subscriber = server.listen_to_unlocks();
     assert_eq!(u.ask("RLOCK.RELEASE k owner-v"), "0");
-    assert_eq!(heard.message(), "0");
+    assert_eq!(subscriber.message(), "0");
 }
 
 #[test]

@@ -130,7 +130,7 @@ fn commands_are_refused_with_too_few_or_too_many_arguments() {
 fn bytes_of_any_kind_pass_unchanged() {
     let server = Server::start();
     let a = server.client();
-    let mut heard = server.listen(&["%n%s"]);
+    let mut subscriber = server.listen(&["%n%s"]);
     let names: [&[u8]; 7] = [
         b"%n%n%n%s%s",
         b"\xff\xfe\x80",
@@ -157,7 +157,10 @@ fn bytes_of_any_kind_pass_unchanged() {
         );
         assert_eq!(a.call(&[b"RLOCK.FORCE", name]), Value::Int(1));
         let shown = String::from_utf8_lossy(name);
-        assert_eq!(heard.message(), format!("lost {fence} {shown} {shown}"));
+        assert_eq!(
+            subscriber.message(),
+            format!("lost {fence} {shown} {shown}")
+        );
     }
     // Keys have no restrictions.
     let huge = vec![b'%'; 1 << 20];

@@ -123,7 +123,7 @@ fn clock_of_the_server_is_set_and_only_that() {
 #[test]
 fn leases_that_a_jump_forward_ends_are_handed_over_soon() {
     let mut clocked = Clocked::start();
-    let mut heard = clocked.server.listen(&["c"]);
+    let mut subscriber = clocked.server.listen(&["c"]);
     let contest = Contest::on(&clocked.server);
     let long = clocked.server.client();
     let longer = long.number("RLOCK.ACQUIRE long owner-l 7200000 NOTIFY c");
@@ -137,7 +137,7 @@ fn leases_that_a_jump_forward_ends_are_handed_over_soon() {
     let fence = soon(&contest.waiter, "the lease is over");
     assert!(fence > contest.fence);
     soon(&writer, "the shared lease is over");
-    assert!(heard.message().starts_with("lost ") && heard.messages().is_empty());
+    assert!(subscriber.message().starts_with("lost ") && subscriber.messages().is_empty());
     // The new leases count from the new time; the lease that is longer than the jump continues.
     let left = clocked.server.lock("k").holders[0].lease_left_ms;
     assert!((1..=60_000).contains(&left), "{left}");
@@ -152,7 +152,7 @@ fn waits_and_graces_that_a_jump_forward_ends_are_over_soon() {
     let mut clocked = Clocked::start();
     let contest = Contest::on(&clocked.server);
     contest.holder.number("RLOCK.RENEW k owner-a 86400000");
-    let mut heard = clocked.server.listen(&["c"]);
+    let mut subscriber = clocked.server.listen(&["c"]);
     let (b, n, kept) = (
         clocked.server.client(),
         clocked.server.client(),
@@ -173,7 +173,7 @@ fn waits_and_graces_that_a_jump_forward_ends_are_over_soon() {
     clocked.set(Jump::Forward, HOUR);
     let ended = b.reply_within(LATE);
     assert!(matches!(ended, Some(redis::Value::Nil)), "{ended:?}");
-    assert_eq!(heard.message(), "timeout 0 owner-n k");
+    assert_eq!(subscriber.message(), "timeout 0 owner-n k");
     soon(&next, "the grace is over");
     // The kept place is gone, and the wait without limit is not.
     clocked.server.await_queued("k", 1);

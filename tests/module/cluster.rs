@@ -80,7 +80,7 @@ pub(crate) fn move_keys(from: &Server, to: &Server) {
     }
 }
 
-pub(crate) fn tell_nodes(from: &Server, to: &Server) {
+pub(crate) fn announce_slot(from: &Server, to: &Server) {
     let owner = format!("CLUSTER SETSLOT {SLOT} NODE {}", to.ask("CLUSTER MYID"));
     assert_eq!(to.ask(&owner), "OK");
     assert_eq!(from.ask(&owner), "OK");
@@ -149,7 +149,7 @@ fn lock_whose_slot_moves_is_never_granted_where_it_was() {
         let (first, second) = two_nodes();
         let a = first.client();
         let fence = a.number(&format!("RLOCK.ACQUIRE k owner-a 60000{mode}"));
-        let mut heard = first.listen(&["c"]);
+        let mut subscriber = first.listen(&["c"]);
         let writer = wait_for(&first, "k", "owner-w", 1);
         let limited = first.client();
         limited.send("RLOCK.ACQUIRE k owner-s 60000 SHARED LIMIT 3 PERMITS 3 WAIT 0");
@@ -165,7 +165,7 @@ fn lock_whose_slot_moves_is_never_granted_where_it_was() {
         let hash = first.hash("k");
         begin_move(&first, &second);
         move_keys(&first, &second);
-        tell_nodes(&first, &second);
+        announce_slot(&first, &second);
         eventually("the first node knows", || {
             first.ask("RLOCK.INFO k").starts_with("MOVED ")
         });
@@ -183,7 +183,7 @@ fn lock_whose_slot_moves_is_never_granted_where_it_was() {
         ] {
             assert_not_granted(client, what);
         }
-        let granted = heard.messages();
+        let granted = subscriber.messages();
         assert!(
             !granted.iter().any(|it| it.contains("grant ")),
             "{granted:?}"
@@ -204,9 +204,9 @@ fn cluster_of_one_node_serves_its_slots() {
     await_cluster(&server);
     let contest = Contest::on(&server);
     let channel = ["redisson_lock__channel:{k}"];
-    let mut heard = Subscriber::listen(server.port(), "SSUBSCRIBE", &channel);
+    let mut subscriber = Subscriber::listen(server.port(), "SSUBSCRIBE", &channel);
     contest.holder.ask("RLOCK.RELEASE k owner-a");
     contest.assert_handed_over();
     assert_eq!(contest.waiter.ask("RLOCK.RELEASE k owner-b"), "0");
-    assert_eq!(heard.message(), "0");
+    assert_eq!(subscriber.message(), "0");
 }

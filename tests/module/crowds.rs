@@ -30,7 +30,7 @@ fn queue_crowd(client: &Client, wait_ms: u64) {
 #[test]
 fn ten_thousand_waiters_stand_in_one_queue_and_leave_no_memory_behind() {
     let server = Server::start();
-    let mut heard = server.listen(&["c"]);
+    let mut subscriber = server.listen(&["c"]);
     let a = server.client();
     a.number("RLOCK.ACQUIRE k owner-a 60000");
     let used = || {
@@ -58,7 +58,11 @@ fn ten_thousand_waiters_stand_in_one_queue_and_leave_no_memory_behind() {
     // In order, one by one.
     a.ask("RLOCK.RELEASE k owner-a");
     for number in 0..100 {
-        assert!(heard.message().ends_with(&format!(" owner-{number} k")));
+        assert!(
+            subscriber
+                .message()
+                .ends_with(&format!(" owner-{number} k"))
+        );
         assert_eq!(a.ask(&format!("RLOCK.RELEASE k owner-{number}")), "0");
     }
     n.close();
@@ -72,7 +76,7 @@ fn ten_thousand_waiters_stand_in_one_queue_and_leave_no_memory_behind() {
 #[test]
 fn ten_thousand_waits_that_end_together_are_all_told() {
     let server = Server::start();
-    let mut heard = server.listen(&["c"]);
+    let mut subscriber = server.listen(&["c"]);
     let a = server.client();
     a.number("RLOCK.ACQUIRE k owner-a 600000");
     let n = server.client();
@@ -80,7 +84,7 @@ fn ten_thousand_waits_that_end_together_are_all_told() {
     // All are overdue when the server wakes.
     a.ask("DEBUG SLEEP 2.1");
     for _ in 0..CROWD {
-        assert!(heard.message().starts_with("timeout 0 "));
+        assert!(subscriber.message().starts_with("timeout 0 "));
         assert!(server.ask("PING") == "PONG");
     }
     assert_eq!(server.counter("waiters"), 0);
@@ -91,7 +95,7 @@ fn ten_thousand_waits_that_end_together_are_all_told() {
 #[test]
 fn ten_thousand_leases_that_end_together_are_all_told() {
     let server = Server::start();
-    let mut heard = server.listen(&["c"]);
+    let mut subscriber = server.listen(&["c"]);
     let n = server.client();
     for number in 0..CROWD {
         n.send(&format!("RLOCK.ACQUIRE k{number} owner-n 2000 NOTIFY c"));
@@ -99,7 +103,7 @@ fn ten_thousand_leases_that_end_together_are_all_told() {
     (0..CROWD).for_each(|_| _ = n.fence());
     server.ask("DEBUG SLEEP 2.1");
     for _ in 0..CROWD {
-        assert!(heard.message().starts_with("lost "));
+        assert!(subscriber.message().starts_with("lost "));
     }
     assert_eq!(server.counter("watches"), 0);
     eventually("the keys are gone", || server.ask("DBSIZE") == "0");
@@ -135,7 +139,7 @@ fn one_command_grants_few_of_many_requests_for_many_keys() {
     const REQUESTS: usize = 8;
     const KEYS: usize = 300;
     let server = Server::start();
-    let mut heard = server.listen(&["c"]);
+    let mut subscriber = server.listen(&["c"]);
     let (a, n) = (server.client(), server.client());
     let firsts: Vec<_> = (0..REQUESTS).map(|it| format!("first{it}")).collect();
     let firsts = firsts.join(" ");
@@ -155,7 +159,7 @@ fn one_command_grants_few_of_many_requests_for_many_keys() {
     assert!(done.contains("rlock_handoffs:1\r"), "{done}");
     for request in 0..REQUESTS {
         assert!(
-            heard
+            subscriber
                 .message()
                 .ends_with(&format!(" owner-{request} first{request}"))
         );

@@ -84,7 +84,7 @@ fn third_of_three_owners_is_refused_across_databases_and_kinds() {
 #[test]
 fn long_chain_of_owners_is_followed_to_its_end() {
     let server = Server::start();
-    let mut heard = server.listen(&["c"]);
+    let mut subscriber = server.listen(&["c"]);
     let a = server.client();
     let length = 500;
     for number in 0..length {
@@ -109,7 +109,7 @@ fn long_chain_of_owners_is_followed_to_its_end() {
         )),
         "WAITING"
     );
-    assert_eq!(heard.messages(), [""; 0]);
+    assert_eq!(subscriber.messages(), [""; 0]);
 }
 
 /// The server's shortest time to queue one of some requests for `S`, in microseconds.
@@ -129,7 +129,7 @@ fn queueing_usec(server: &Server, client: &Client) -> u64 {
 #[test]
 fn search_among_thousands_who_wait_elsewhere_ends_within_a_turn() {
     let server = Server::start();
-    let _heard = server.listen(&["c"]);
+    let _subscriber = server.listen(&["c"]);
     let a = server.client();
     a.ask("CONFIG SET rlock.deadlock-detection no");
     a.number("RLOCK.ACQUIRE y owner-y 60000");

@@ -118,8 +118,10 @@ fn commands_are_documented_in_the_server() {
         };
         let field = |name: &str| doc.iter().find(|(field, _)| text(field) == name);
         for name in ["summary", "since", "complexity"] {
-            let said = field(name).map(|(_, said)| text(said)).unwrap_or_default();
-            assert!(!said.is_empty(), "{command} has a {name}");
+            let value = field(name)
+                .map(|(_, value)| text(value))
+                .unwrap_or_default();
+            assert!(!value.is_empty(), "{command} has a {name}");
         }
         let arguments = field("arguments")
             .map(|(_, arguments)| text(arguments))

@@ -177,7 +177,7 @@ fn rewritten_append_only_file_has_the_holds() {
 fn reloading_the_data_disturbs_no_queue() {
     let server = Server::start();
     let contest = Contest::on(&server);
-    let mut heard = server.listen(&["c"]);
+    let mut subscriber = server.listen(&["c"]);
     contest
         .holder
         .number("RLOCK.ACQUIRE watched owner-a 60000 NOTIFY c");
@@ -189,7 +189,7 @@ fn reloading_the_data_disturbs_no_queue() {
     );
     assert_eq!(contest.holder.ask("RLOCK.RELEASE k owner-a"), "0");
     contest.assert_handed_over();
-    assert_eq!(heard.messages(), [""; 0]);
+    assert_eq!(subscriber.messages(), [""; 0]);
 }
 
 #[test]

@@ -31,7 +31,7 @@ fn failover_with_waiters_leaves_both_servers_well() {
     let (primary, replica) = replicated();
     let contest = Contest::on(&primary);
     contest.holder.number("RLOCK.RENEW k owner-a 1500");
-    let mut heard = primary.listen(&["c"]);
+    let mut subscriber = primary.listen(&["c"]);
     let n = primary.client();
     assert_eq!(
         n.ask("RLOCK.ACQUIRE k owner-n 60000 WAIT 0 NOTIFY c"),
@@ -49,7 +49,7 @@ fn failover_with_waiters_leaves_both_servers_well() {
     });
     let answer = contest.waiter.answer();
     assert!(answer.starts_with("UNBLOCKED "), "{answer}");
-    assert_eq!(heard.message(), "withdrawn 0 owner-n k");
+    assert_eq!(subscriber.message(), "withdrawn 0 owner-n k");
     eventually("the lease has ended", || {
         replica.ask("RLOCK.INFO k").contains("mode free")
     });
@@ -87,12 +87,12 @@ fn paused_writes_delay_the_end_of_a_lease() {
         let server = Server::configured(&[setup]);
         let contest = Contest::on(&server);
         let watch = server.client();
-        let mut heard = server.listen(&["c"]);
+        let mut subscriber = server.listen(&["c"]);
         contest.holder.number("RLOCK.RENEW k owner-a 100");
         watch.number("RLOCK.ACQUIRE watched owner-w 100 NOTIFY c");
         assert_eq!(server.ask(&format!("CLIENT PAUSE 400 {pause}")), "OK");
         contest.assert_handed_over();
-        assert!(heard.message().starts_with("lost "));
+        assert!(subscriber.message().starts_with("lost "));
         assert_eq!(server.ask("HGET k owner-b"), "1");
     }
 }
@@ -102,7 +102,7 @@ fn nothing_is_handed_over_while_writes_are_paused() {
     let (primary, replica) = replicated();
     let contest = Contest::on(&primary);
     let n = primary.client();
-    let mut heard = primary.listen(&["c"]);
+    let mut subscriber = primary.listen(&["c"]);
     n.number("RLOCK.ACQUIRE held owner-n 50 NOTIFY c");
     contest.holder.number("RLOCK.RENEW k owner-a 50");
     primary.ask("CLIENT PAUSE 60000 WRITE");
@@ -116,7 +116,7 @@ fn nothing_is_handed_over_while_writes_are_paused() {
     primary.ask("CLIENT UNPAUSE");
     contest.assert_handed_over();
     n.fence();
-    assert!(heard.message().starts_with("lost "));
+    assert!(subscriber.message().starts_with("lost "));
     await_in_step(&primary, &replica);
 }
 
@@ -197,7 +197,7 @@ fn waiters_are_served_while_a_replica_is_sent_everything() {
             primary.ask(&format!("SET filler{n} value"));
         }
         let contest = Contest::on(&primary);
-        let mut heard = primary.listen(&["c"]);
+        let mut subscriber = primary.listen(&["c"]);
         let wait = "RLOCK.ACQUIRE k owner-n 60000 WAIT 0 NOTIFY c";
         assert_eq!(contest.holder.ask(wait), "WAITING");
         let replica = Setup::new()
@@ -210,7 +210,7 @@ fn waiters_are_served_while_a_replica_is_sent_everything() {
         contest.holder.ask("RLOCK.RELEASE k owner-a");
         contest.assert_handed_over();
         contest.waiter.number("RLOCK.RENEW k owner-b 10");
-        let granted = heard.message();
+        let granted = subscriber.message();
         assert_eq!(primary.info("persistence", "rdb_bgsave_in_progress"), "1");
         eventually("the replica follows", || {
             replica.info("replication", "master_link_status") == "up"
@@ -227,7 +227,7 @@ fn waiters_are_served_while_a_replica_is_sent_everything() {
 #[test]
 fn demotion_that_is_taken_back_turns_nobody_away_who_comes_later() {
     let server = Server::start();
-    let mut heard = server.listen(&["c"]);
+    let mut subscriber = server.listen(&["c"]);
     let (a, n, bound) = (server.client(), server.client(), server.client());
     a.number("RLOCK.ACQUIRE k owner-a 60000");
     let ask = |number| format!("RLOCK.ACQUIRE k owner-{number} 60000 WAIT 0 NOTIFY c");
@@ -240,10 +240,13 @@ fn demotion_that_is_taken_back_turns_nobody_away_who_comes_later() {
     }
     bound.number("RLOCK.ACQUIRE bound owner-b 60000 BIND 0");
     for number in 0..600 {
-        assert_eq!(heard.message(), format!("withdrawn 0 owner-{number} k"));
+        assert_eq!(
+            subscriber.message(),
+            format!("withdrawn 0 owner-{number} k")
+        );
         assert_eq!(n.ask(&ask(number)), "WAITING");
     }
-    assert_eq!(heard.messages(), [""; 0]);
+    assert_eq!(subscriber.messages(), [""; 0]);
     assert_eq!(server.queued("k"), 600);
     bound.close();
     eventually("the bound hold ends", || server.ask("EXISTS bound") == "0");

@@ -117,13 +117,13 @@ fn lock_taken_and_released_by_scripts_is_the_same_lock() {
     );
     waiter.fence();
     // It is refused too, gets the remaining time, and receives the unlock message.
-    let mut heard = server.listen(&[channel]);
+    let mut subscriber = server.listen(&[channel]);
     let Value::Int(left) = c.call(&["EVAL", take, "1", "k", "60000", owner]) else {
         panic!("a time")
     };
     assert!((1..=60_000).contains(&left));
     assert_eq!(waiter.ask("RLOCK.RELEASE k owner-b"), "0");
-    assert_eq!(heard.message(), "0");
+    assert_eq!(subscriber.message(), "0");
     assert_eq!(
         c.call(&["EVAL", take, "1", "k", "60000", owner]),
         Value::Nil

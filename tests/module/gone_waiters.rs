@@ -68,7 +68,7 @@ fn listen_and_wait(server: &Server) -> Client {
 #[test]
 fn grant_by_message_to_a_connection_killed_in_the_same_turn_is_passed_on() {
     let server = Server::start();
-    let mut heard = server.listen(&["c"]);
+    let mut subscriber = server.listen(&["c"]);
     for round in 1..=20 {
         let holder = server.client();
         holder.number("RLOCK.ACQUIRE k owner-a 60000");
@@ -81,10 +81,10 @@ fn grant_by_message_to_a_connection_killed_in_the_same_turn_is_passed_on() {
         let fence = next.fence();
         assert_eq!(server.counter("undelivered_grants"), round);
         // A listener on another connection receives a `lost` message.
-        let granted = heard.message();
+        let granted = subscriber.message();
         let lost = granted.replace("grant ", "lost ");
         assert_ne!(granted, lost);
-        assert_eq!(heard.message(), lost);
+        assert_eq!(subscriber.message(), lost);
         assert_eq!(server.ask("RLOCK.RENEW k owner-c 60000"), fence.to_string());
         assert_eq!(next.ask("RLOCK.RELEASE k owner-c"), "0");
     }
@@ -158,7 +158,7 @@ fn grant_that_its_owner_has_heard_of_elsewhere_is_not_passed_on() {
 fn lock_granted_to_the_dead_becomes_free_when_nobody_else_waits() {
     let server = Server::start();
     let contest = Contest::on(&server);
-    let mut heard = server.listen_to_unlocks();
+    let mut subscriber = server.listen_to_unlocks();
     let id = contest.waiter.id().to_string();
     let kill = request(&["CLIENT", "KILL", "ID", &id]);
     contest
@@ -166,7 +166,7 @@ fn lock_granted_to_the_dead_becomes_free_when_nobody_else_waits() {
         .send_bytes(&[request(&["RLOCK.RELEASE", "k", "owner-a"]), kill].concat());
     assert_eq!(contest.holder.answer(), "0");
     eventually("no ghost holds the lock", || server.ask("EXISTS k") == "0");
-    assert_eq!(heard.message(), "0");
+    assert_eq!(subscriber.message(), "0");
 }
 
 #[test]

@@ -260,7 +260,7 @@ fn crash_with_requests_for_several_leaves_all_or_none() {
 #[test]
 fn demotion_ends_the_waits_of_all_kinds() {
     let (primary, replica) = replicated();
-    let mut heard = primary.listen(&["c"]);
+    let mut subscriber = primary.listen(&["c"]);
     let a = primary.client();
     a.number("RLOCK.ACQUIRE k owner-a 60000 SHARED BIND 0");
     a.number("RLOCK.ACQUIRE k owner-b 60000 SHARED");
@@ -273,8 +273,8 @@ fn demotion_ends_the_waits_of_all_kinds() {
     let several = primary.client();
     several.send("RLOCK.MACQUIRE owner-m 60000 2 k2 k WAIT 0");
     primary.await_queued("k", 3);
-    let told = "RLOCK.MACQUIRE owner-n 60000 2 k3 k WAIT 0 NOTIFY c";
-    assert_eq!(a.ask(told), "WAITING");
+    let request = "RLOCK.MACQUIRE owner-n 60000 2 k3 k WAIT 0 NOTIFY c";
+    assert_eq!(a.ask(request), "WAITING");
     let last = wait_for(&primary, "k", "owner-w", 5);
     // A kept place ends silently, even if its call still waits.
     let kept = "RLOCK.ACQUIRE k owner-k 60000 WAIT 1 KEEP 60000";
@@ -289,7 +289,7 @@ fn demotion_ends_the_waits_of_all_kinds() {
         let answer = client.answer();
         assert!(answer.starts_with("UNBLOCKED "), "{answer}");
     }
-    assert_eq!(heard.message(), "withdrawn 0 owner-n k3");
+    assert_eq!(subscriber.message(), "withdrawn 0 owner-n k3");
     eventually("no request is left", || {
         primary.counter("waiters") == 0 && primary.counter("contended_locks") == 0
     });
@@ -299,5 +299,5 @@ fn demotion_ends_the_waits_of_all_kinds() {
     let there = replica.client();
     there.number("RLOCK.RENEW k owner-a 60000");
     assert_eq!(replica.owners("k"), ["owner-a", "owner-b"]);
-    assert_eq!(heard.messages(), [""; 0]);
+    assert_eq!(subscriber.messages(), [""; 0]);
 }

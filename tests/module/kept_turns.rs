@@ -46,7 +46,7 @@ fn contexts_that_cannot_block_try_from_the_kept_place() {
 #[test]
 fn one_that_polls_keeps_its_turn_against_a_blocked_waiter_that_came_later() {
     let server = Server::start();
-    let mut heard = server.listen(&["c"]);
+    let mut subscriber = server.listen(&["c"]);
     let a = holder(&server, "");
     let poller = server.client();
     let poll = "RLOCK.ACQUIRE k owner-p 60000 WAIT 1 KEEP 60000";
@@ -62,7 +62,7 @@ fn one_that_polls_keeps_its_turn_against_a_blocked_waiter_that_came_later() {
         &[&format!("{poll} NOTIFY c"), "RLOCK.RELEASE k owner-a"],
     );
     assert_eq!((a.answer(), a.answer()), ("WAITING".into(), "0".into()));
-    assert!(heard.message().starts_with("grant "));
+    assert!(subscriber.message().starts_with("grant "));
     assert!(later.reply_by_now().is_none());
     assert_eq!(a.ask("RLOCK.RELEASE k owner-p"), "0");
     later.fence();

@@ -4,9 +4,9 @@ use crate::contest::Contest;
 use rlock_testkit::Server;
 
 fn events(server: &Server, during: impl FnOnce()) -> Vec<String> {
-    let mut heard = server.listen(&["__keyspace@0__:k"]);
+    let mut subscriber = server.listen(&["__keyspace@0__:k"]);
     during();
-    let messages = heard.messages().into_iter();
+    let messages = subscriber.messages().into_iter();
     messages
         .filter_map(|message| Some(message.split_once(": ")?.1.to_owned()))
         .collect()

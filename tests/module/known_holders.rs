@@ -278,10 +278,10 @@ fn shared_lock_without_a_lease_is_none() {
 fn lease_cut_by_others_ends_all_that_are_longer() {
     everywhere(|server, count| {
         let a = prepare(server, count);
-        let mut heard = server.listen(&["c"]);
+        let mut subscriber = server.listen(&["c"]);
         a.number("RLOCK.ACQUIRE k owner-0 60000 SHARED NOTIFY c");
         assert_eq!(a.ask("PEXPIRE k 40"), "1");
-        assert!(heard.message().starts_with("lost "));
+        assert!(subscriber.message().starts_with("lost "));
         assert_eq!(a.ask("RLOCK.RENEW k owner-1 60000"), "nil");
         assert_eq!(a.ask("EXISTS k"), "0");
         // A renewed hold has its own lease again; the others stay cut.

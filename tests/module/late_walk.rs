@@ -118,7 +118,7 @@ impl Walk<'_> {
             (Stage::Waiting, 4..) if actor.channel.is_some() && !actor.listens => {
                 self.actors[number] = Actor::connect(self.server, number);
             }
-            (_, 2..4) => self.ask_unheard(),
+            (_, 2..4) => self.ask_unreachable(),
             (Stage::Granted, 4..10) => {
                 let key = actor.keys[0];
                 let owner = &actor.owner;
@@ -132,7 +132,7 @@ impl Walk<'_> {
     }
 
     /// An unreachable client waits for two locks, before the next request for the first of them.
-    fn ask_unheard(&mut self) {
+    fn ask_unreachable(&mut self) {
         self.owners += 1;
         // Two new locks have no other waiters.
         let (owner, first, second) = (self.owners, KEYS + self.owners, 2 * STEPS + self.owners);

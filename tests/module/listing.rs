@@ -17,7 +17,7 @@ fn queue(client: &Client, key: &str, count: usize) {
 #[test]
 fn ten_are_listed_unless_more_are_asked_for() {
     let server = Server::start();
-    let _heard = server.listen(&["c"]);
+    let _subscriber = server.listen(&["c"]);
     let a = server.client();
     for number in 0..1005 {
         queue(&a, &format!("k{number}"), 1);
@@ -32,7 +32,7 @@ fn ten_are_listed_unless_more_are_asked_for() {
 #[test]
 fn locks_of_other_databases_are_not_listed() {
     let server = Server::start();
-    let _heard = server.listen(&["c"]);
+    let _subscriber = server.listen(&["c"]);
     let (a, b) = (server.client(), server.client());
     b.ask("SELECT 1");
     queue(&a, "here", 1);
@@ -60,7 +60,7 @@ fn free_keys_of_a_request_for_several_are_listed_as_free() {
 #[test]
 fn locks_that_nobody_waits_for_cost_a_list_nothing() {
     let server = Server::start();
-    let _heard = server.listen(&["c"]);
+    let _subscriber = server.listen(&["c"]);
     let a = server.client();
     for number in 0..10_000 {
         let mode = ["", " SHARED"][number % 2];
@@ -85,7 +85,7 @@ fn locks_that_nobody_waits_for_cost_a_list_nothing() {
 #[test]
 fn list_is_made_of_maps_in_resp3() {
     let server = Server::start();
-    let _heard = server.listen(&["c"]);
+    let _subscriber = server.listen(&["c"]);
     let a = server.client_resp3();
     queue(&a, "k", 1);
     let Value::Array(locks) = a.call(&["RLOCK.LIST"]) else {

@@ -43,7 +43,7 @@ fn out_of_memory_refuses_new_holds_and_nothing_else() {
 #[test]
 fn out_of_memory_keeps_nobody_from_what_makes_room() {
     let server = Server::start();
-    let mut heard = server.listen(&["c"]);
+    let mut subscriber = server.listen(&["c"]);
     let (a, several) = (server.client(), server.client());
     let fence = a.number("RLOCK.MACQUIRE owner-a 60000 2 k1 k2");
     a.ask("RLOCK.ACQUIRE k1 owner-r 60000 SHARED WAIT 0 NOTIFY c");
@@ -56,7 +56,7 @@ fn out_of_memory_keeps_nobody_from_what_makes_room() {
     );
     assert_eq!(a.ask("RLOCK.MRENEW owner-a 60000 2 k1 k2"), "2");
     assert_eq!(a.number("RLOCK.DOWNGRADE k1 owner-a"), fence);
-    assert!(heard.message().starts_with("grant "));
+    assert!(subscriber.message().starts_with("grant "));
     assert_eq!(a.ask("RLOCK.MRELEASE owner-a 2 k1 k2"), "2");
     assert!(several.fence() > fence);
     assert_eq!(a.ask("RLOCK.MRELEASE owner-m 2 k2 k3"), "2");
@@ -175,7 +175,7 @@ fn live(stream: &mut TcpStream, lives: &[u8]) {
 #[test]
 fn million_grants_leave_nothing_behind() {
     let server = Server::start();
-    let mut heard = server.listen(&["c"]);
+    let mut subscriber = server.listen(&["c"]);
     let mut stream = TcpStream::connect(("127.0.0.1", server.port())).expect("it listens");
     stream
         .set_read_timeout(Some(PATIENCE))
@@ -190,8 +190,8 @@ fn million_grants_leave_nothing_behind() {
         for _ in 0..20 {
             live(&mut stream, &lives);
         }
-        let told = heard.messages();
-        assert_eq!(told.len(), 20 * LIVES_AT_ONCE, "each loses one hold");
+        let received = subscriber.messages();
+        assert_eq!(received.len(), 20 * LIVES_AT_ONCE, "each loses one hold");
         before = before.or_else(|| Some(used()));
     }
     for gauge in ["waiters", "places_kept", "watches", "contended_locks"] {

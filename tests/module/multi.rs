@@ -93,7 +93,7 @@ fn undelivered_grant_of_several_is_passed_on_for_all_keys() {
 fn undelivered_grant_of_several_frees_all_keys_when_nobody_waits() {
     let server = Server::start();
     let several = Several::on(&server);
-    let mut heard = server.listen_to_unlocks();
+    let mut subscriber = server.listen_to_unlocks();
     let id = several.waiter.id().to_string();
     let turn = [
         request(&["RLOCK.RELEASE", "k2", "owner-a"]),
@@ -102,22 +102,22 @@ fn undelivered_grant_of_several_frees_all_keys_when_nobody_waits() {
     several.holder.send_bytes(&turn.concat());
     assert_eq!(several.holder.answer(), "0");
     eventually("no ghost holds any of them", || server.ask("DBSIZE") == "0");
-    let mut told = (0..3)
-        .map(|_| heard.message_within(rlock_testkit::client::PATIENCE))
+    let mut received = (0..3)
+        .map(|_| subscriber.message_within(rlock_testkit::client::PATIENCE))
         .map(|it| it.map_or(String::new(), |(channel, _)| channel))
         .collect::<Vec<_>>();
-    told.sort();
+    received.sort();
     assert_eq!(
-        told,
+        received,
         KEYS.map(|key| format!("redisson_lock__channel:{{{key}}}"))
     );
-    assert_eq!(heard.messages(), [""; 0]);
+    assert_eq!(subscriber.messages(), [""; 0]);
 }
 
 #[test]
 fn who_is_behind_a_request_for_several_that_nobody_hears_of_is_served_at_once() {
     let server = Server::start();
-    let mut heard = server.listen_to_unlocks();
+    let mut subscriber = server.listen_to_unlocks();
     let (a, m, b) = (server.client(), server.client(), server.client());
     a.number("RLOCK.ACQUIRE k1 owner-a 60000");
     let queue = "RLOCK.MACQUIRE owner-m 60000 2 k1 k2 WAIT 0 NOTIFY nobody";
@@ -131,5 +131,5 @@ fn who_is_behind_a_request_for_several_that_nobody_hears_of_is_served_at_once() 
     let done = a.ask("EXEC");
     assert!(done.contains("mode exclusive"), "{done}");
     b.fence();
-    assert_eq!(heard.messages(), [""; 0]);
+    assert_eq!(subscriber.messages(), [""; 0]);
 }

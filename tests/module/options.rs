@@ -242,7 +242,8 @@ fn connection_is_needed_for_what_reports_to_it() {
 fn options_in_multi_are_those_of_its_connection() {
     let server = Server::start();
     let contest = Contest::on(&server);
-    let mut heard = rlock_testkit::client::Subscriber::listen(server.port(), "SSUBSCRIBE", &["c"]);
+    let mut subscriber =
+        rlock_testkit::client::Subscriber::listen(server.port(), "SSUBSCRIBE", &["c"]);
     let a = server.client();
     let in_multi = |line: &str| {
         a.ask("MULTI");
@@ -268,7 +269,7 @@ fn options_in_multi_are_those_of_its_connection() {
     assert_eq!(in_multi(&renew), format!("[{target}]"));
     assert_eq!(server.counter("bound_holds"), 1);
     contest.waiter.ask("RLOCK.RELEASE k owner-b");
-    assert!(heard.message().starts_with("grant "));
+    assert!(subscriber.message().starts_with("grant "));
     assert!(in_multi("RLOCK.ACQUIRE k o 60000 REENTER") != "[nil]");
     assert_eq!(server.hash("k")["o"], "2");
 }

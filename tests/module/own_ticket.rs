@@ -45,21 +45,21 @@ fn grant_to_an_owner_that_held_the_key_stays() {
             for swaps in [false, true] {
                 let what = format!("{change}, held{held}, asked{asked}, swaps {swaps}");
                 primary.ask("FLUSHALL");
-                let mut heard = primary.listen(&["c"]);
+                let mut subscriber = primary.listen(&["c"]);
                 let a = holds_and_waits(&primary, held, asked, swaps);
                 a.ask(change);
                 // A shared hold that is requested in shared mode may be granted before the change.
-                let mut told = heard.message();
-                while told.starts_with("lost ") {
+                let mut received = subscriber.message();
+                while received.starts_with("lost ") {
                     // From the previous round.
-                    told = heard.message();
+                    received = subscriber.message();
                 }
                 assert!(
-                    told.starts_with("grant ") && told.ends_with(" owner-a k"),
-                    "{what}: {told}"
+                    received.starts_with("grant ") && received.ends_with(" owner-a k"),
+                    "{what}: {received}"
                 );
                 await_in_step(&primary, &replica);
-                let fence = told.split(' ').nth(1).unwrap_or_default();
+                let fence = received.split(' ').nth(1).unwrap_or_default();
                 let renewed = a.ask("RLOCK.RENEW k owner-a 60000");
                 // The only shared holder is granted before the change, which then ends all holds.
                 if renewed == "nil" && !held.is_empty() {

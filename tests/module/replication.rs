@@ -57,7 +57,7 @@ fn lease_end_with_a_waiter_leaves_both_sides_equal() {
 #[test]
 fn unlock_message_reaches_subscribers_of_the_replica() {
     let (primary, replica) = replicated();
-    let mut heard = replica.listen_to_unlocks();
+    let mut subscriber = replica.listen_to_unlocks();
     let mut sharded = Subscriber::listen(
         replica.port(),
         "SSUBSCRIBE",
@@ -65,7 +65,7 @@ fn unlock_message_reaches_subscribers_of_the_replica() {
     );
     primary.connection().number("RLOCK.ACQUIRE k owner-a 60000");
     primary.ask("RLOCK.RELEASE k owner-a");
-    assert_eq!(heard.message(), "0");
+    assert_eq!(subscriber.message(), "0");
     primary.ask("CONFIG SET rlock.publish spublish");
     primary.connection().number("RLOCK.ACQUIRE k owner-a 60000");
     primary.ask("RLOCK.RELEASE k owner-a");
@@ -127,12 +127,12 @@ fn replica_of_a_replica_has_the_same() {
     eventually("it follows", || {
         second.info("replication", "master_link_status") == "up"
     });
-    let mut heard = second.listen_to_unlocks();
+    let mut subscriber = second.listen_to_unlocks();
     crate::kept_holds::exercise(&primary);
     await_in_step(&primary, &replica);
     await_in_step(&replica, &second);
     assert_eq!(facts(&primary, "shared"), facts(&second, "shared"));
-    assert_eq!(heard.message(), "0");
+    assert_eq!(subscriber.message(), "0");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::cluster::{await_cluster, begin_move, move_keys, tell_nodes, two_nodes};
+use crate::cluster::{announce_slot, await_cluster, begin_move, move_keys, two_nodes};
 use crate::contest::wait_for;
 use rlock_testkit::Server;
 use rlock_testkit::Setup;
@@ -13,7 +13,7 @@ fn server_whose_cluster_is_down_grants_nothing_even_if_it_may_be_read() {
     let server = Server::configured(&["cluster-enabled yes", "cluster-allow-reads-when-down yes"]);
     assert_eq!(server.ask("CLUSTER ADDSLOTSRANGE 0 16383"), "OK");
     await_cluster(&server);
-    let mut heard = server.listen(&["c"]);
+    let mut subscriber = server.listen(&["c"]);
     let a = server.client();
     a.number("RLOCK.ACQUIRE k owner-a 3000");
     let queue = "RLOCK.ACQUIRE k owner-b 60000 WAIT 0 NOTIFY c";
@@ -25,18 +25,18 @@ fn server_whose_cluster_is_down_grants_nothing_even_if_it_may_be_read() {
     });
     // If the server notices that first, the module counts the replicas when it may grant again.
     eventually("the lease has ended", || server.ask("EXISTS k") == "0");
-    assert_eq!(heard.messages(), [""; 0]);
+    assert_eq!(subscriber.messages(), [""; 0]);
     assert_eq!(server.counter("waiters"), 1);
     assert_eq!(server.ask("CLUSTER ADDSLOTS 0"), "OK");
     await_cluster(&server);
-    assert!(heard.message().starts_with("grant "));
+    assert!(subscriber.message().starts_with("grant "));
 }
 
 #[test]
 fn request_for_several_keys_is_not_granted_where_one_of_them_is_asked_for_elsewhere() {
     let (first, second) = two_nodes();
     let a = first.client();
-    let mut heard = first.listen(&["c"]);
+    let mut subscriber = first.listen(&["c"]);
     a.number("RLOCK.ACQUIRE {k}held owner-a 60000");
     let queue = "RLOCK.MACQUIRE owner-m 60000 2 {k}held {k}free WAIT 0 NOTIFY c";
     assert_eq!(a.ask(queue), "WAITING");
@@ -48,16 +48,16 @@ fn request_for_several_keys_is_not_granted_where_one_of_them_is_asked_for_elsewh
     assert_eq!(n.ask("ASKING"), "OK");
     n.number("RLOCK.ACQUIRE {k}free owner-n 60000");
     assert_eq!(a.ask("RLOCK.RELEASE {k}held owner-a"), "0");
-    assert_eq!(heard.messages(), ["c: withdrawn 0 owner-m {k}held"]);
+    assert_eq!(subscriber.messages(), ["c: withdrawn 0 owner-m {k}held"]);
     assert_eq!(first.counter("waiters"), 0);
     assert_eq!(first.ask("DBSIZE"), "0");
-    tell_nodes(&first, &second);
+    announce_slot(&first, &second);
 }
 
 #[test]
 fn who_asked_to_be_told_of_a_loss_is_told_that_the_slot_has_moved() {
     let (first, second) = two_nodes();
-    let mut heard = first.listen(&["c"]);
+    let mut subscriber = first.listen(&["c"]);
     let (a, b) = (first.client(), first.client());
     let fence = a.number("RLOCK.ACQUIRE k owner-a 60000 NOTIFY c");
     assert_eq!(
@@ -66,10 +66,10 @@ fn who_asked_to_be_told_of_a_loss_is_told_that_the_slot_has_moved() {
     );
     begin_move(&first, &second);
     move_keys(&first, &second);
-    tell_nodes(&first, &second);
-    let mut told = [heard.message(), heard.message()];
-    told.sort();
-    assert_eq!(told, ["withdrawn 0 owner-a k", "withdrawn 0 owner-b k"]);
+    announce_slot(&first, &second);
+    let mut received = [subscriber.message(), subscriber.message()];
+    received.sort();
+    assert_eq!(received, ["withdrawn 0 owner-a k", "withdrawn 0 owner-b k"]);
     assert_eq!(first.counter("watches"), 0);
     let there = second.client();
     assert_eq!(

@@ -105,7 +105,7 @@ fn settings_survive_a_rewrite_of_the_configuration() {
 fn one_waiter_more_than_the_limit_is_refused() {
     let server = Server::start();
     let contest = Contest::on(&server);
-    let mut heard = server.listen(&["c"]);
+    let mut subscriber = server.listen(&["c"]);
     assert_eq!(server.ask("CONFIG SET rlock.max-waiters 3"), "OK");
     let n = server.client();
     n.number("RLOCK.ACQUIRE k2 owner-a 60000");
@@ -141,7 +141,7 @@ fn one_waiter_more_than_the_limit_is_refused() {
     contest.holder.ask("RLOCK.RELEASE k owner-a");
     contest.assert_handed_over();
     contest.waiter.ask("RLOCK.RELEASE k owner-b");
-    assert!(heard.message().starts_with("grant "));
+    assert!(subscriber.message().starts_with("grant "));
     assert!(
         n.ask("RLOCK.ACQUIRE k2 owner-n3 60000 WAIT 0")
             .starts_with("QUEUEFULL ")

@@ -99,12 +99,12 @@ fn unlock_message_is_sharded_in_a_cluster_and_plain_elsewhere() {
         server.connection().number("RLOCK.ACQUIRE k owner-a 60000");
         assert_eq!(server.ask("RLOCK.RELEASE k owner-a"), "0");
         let message = format!("{channel}: 0");
-        let (heard, silent) = if is_cluster {
+        let (subscriber, silent) = if is_cluster {
             (&mut sharded, &mut plain)
         } else {
             (&mut plain, &mut sharded)
         };
-        assert_eq!(heard.messages(), [message]);
+        assert_eq!(subscriber.messages(), [message]);
         assert_eq!(silent.messages(), [""; 0]);
     }
 }
@@ -136,7 +136,7 @@ fn right_to_the_channel_is_needed() {
 #[test]
 fn closed_connection_withdraws_what_it_asked_for() {
     let server = Server::start();
-    let mut heard = listen(&server, "c");
+    let mut subscriber = listen(&server, "c");
     let contest = Contest::on(&server);
     let n = server.client();
     n.number("RLOCK.ACQUIRE held owner-n 60000 SNOTIFY c");
@@ -147,5 +147,5 @@ fn closed_connection_withdraws_what_it_asked_for() {
     server.ask("RLOCK.FORCE held");
     contest.holder.ask("RLOCK.RELEASE k owner-a");
     contest.assert_handed_over();
-    assert_eq!(heard.messages(), [""; 0]);
+    assert_eq!(subscriber.messages(), [""; 0]);
 }

@@ -9,7 +9,7 @@ use rlock_testkit::{Setup, module};
 fn unload_with_waiters_is_refused_and_disturbs_nobody() {
     let server = Server::start();
     let contest = Contest::on(&server);
-    let mut heard = server.listen(&["c"]);
+    let mut subscriber = server.listen(&["c"]);
     let n = server.client();
     assert_eq!(
         n.ask("RLOCK.ACQUIRE k owner-n 60000 WAIT 0 NOTIFY c"),
@@ -24,7 +24,7 @@ fn unload_with_waiters_is_refused_and_disturbs_nobody() {
     let answer = server.ask("MODULE UNLOAD rlock");
     assert!(answer.starts_with("ERR "), "{answer}");
     contest.waiter.ask("RLOCK.RELEASE k owner-b");
-    assert!(heard.message().starts_with("grant "));
+    assert!(subscriber.message().starts_with("grant "));
 }
 
 #[test]

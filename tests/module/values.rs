@@ -12,12 +12,12 @@ const CHANNEL: &str = "rlock:value:{k}";
 /// A server, and a follower of the value of `k`.
 fn followed() -> (Server, Subscriber) {
     let server = Server::start();
-    let heard = server.listen(&[CHANNEL]);
-    (server, heard)
+    let subscriber = server.listen(&[CHANNEL]);
+    (server, subscriber)
 }
 
 /// The received messages, without the channel.
-fn heard(subscriber: &mut Subscriber) -> Vec<String> {
+fn messages_of(subscriber: &mut Subscriber) -> Vec<String> {
     let channel = format!("{CHANNEL}: ");
     let messages = subscriber.messages().into_iter();
     messages
@@ -59,11 +59,11 @@ fn every_end_is_told_in_time_though_nobody_waits() {
         assert_eq!(follower.message(), format!("{fence} a"), "{end}");
         // Some servers leave the connection in another database.
         server.client().ask(end);
-        let told = follower.message_within(Duration::from_secs(5));
-        let told = told.map(|it| it.1);
-        assert_eq!(told, Some(fence.to_string()), "{end}");
+        let received = follower.message_within(Duration::from_secs(5));
+        let received = received.map(|it| it.1);
+        assert_eq!(received, Some(fence.to_string()), "{end}");
         server.client().ask("FLUSHALL");
-        assert_eq!(heard(&mut follower), [""; 0], "{end}");
+        assert_eq!(messages_of(&mut follower), [""; 0], "{end}");
     }
     assert_eq!(server.counter("watches"), 0);
 }
@@ -109,13 +109,13 @@ fn scripts_and_transactions_publish() {
     let script = "return redis.call('RLOCK.ACQUIRE','k','ann','60000','VALUE','a')";
     let fence = a.call(&["EVAL", script, "1", "k"]);
     let fence = rlock_testkit::client::text(&fence);
-    assert_eq!(heard(&mut follower), [format!("{fence} a")]);
+    assert_eq!(messages_of(&mut follower), [format!("{fence} a")]);
     a.ask("MULTI");
     a.ask("RLOCK.RENEW k ann 60000 VALUE b");
     a.ask("RLOCK.RELEASE k ann");
     a.ask("EXEC");
-    let told = [format!("{fence} b"), fence];
-    assert_eq!(heard(&mut follower), told);
+    let received = [format!("{fence} b"), fence];
+    assert_eq!(messages_of(&mut follower), received);
 }
 
 #[test]
@@ -183,7 +183,7 @@ fn end_after_a_restart_is_told_to_those_who_have_asked() {
     let b = server.client();
     b.send("RLOCK.ACQUIRE k bob 60000 WAIT 0 VALUE b");
     server.await_queued("k", 1);
-    heard(&mut follower);
+    messages_of(&mut follower);
     server.ask("DEL k");
     let of_bob = b.fence();
     assert_eq!(follower.message(), format!("{of_bob} b"));
@@ -197,9 +197,9 @@ fn value_of_others_making_is_not_published_beyond_its_limit() {
     server.ask("PEXPIRE k 60000");
     assert_eq!(value(&server), "nil");
     assert_eq!(server.ask("RLOCK.RENEW k ann 60000"), "7");
-    assert_eq!(heard(&mut follower), [""; 0]);
+    assert_eq!(messages_of(&mut follower), [""; 0]);
     server.ask("RLOCK.RENEW k ann 60000 VALUE a");
-    assert_eq!(heard(&mut follower), ["7 a"]);
+    assert_eq!(messages_of(&mut follower), ["7 a"]);
 }
 
 #[test]
@@ -225,9 +225,9 @@ fn fences_never_go_back_while_a_crowd_campaigns() {
     let mut last = 0;
     let mut leaders = 0;
     while leaders < campaigners.len() {
-        let told = follower.message_within(Duration::from_secs(5));
-        let (_, told) = told.expect("the next one leads");
-        let fence = told.split(' ').next().and_then(|it| it.parse().ok());
+        let received = follower.message_within(Duration::from_secs(5));
+        let (_, received) = received.expect("the next one leads");
+        let fence = received.split(' ').next().and_then(|it| it.parse().ok());
         let fence: i64 = fence.expect("a message begins with a fence");
         assert!(fence >= last, "{fence} after {last}");
         leaders += usize::from(fence > last);

@@ -42,7 +42,7 @@ impl Locks {
             if !lapsed {
                 self.count_unseen_lease_end(now, id, hold);
             }
-            self.tell_losses(now, id, hold, &mut step);
+            self.report_losses(now, id, hold, &mut step);
             self.hand_off(now, name, id, hold, &mut step.effects);
             if hold.first_end().is_some_and(|end| end.has_passed(now)) {
                 self.table.mark_due(id);

@@ -15,7 +15,7 @@ const WATCHES_PER_TICKET: usize = 8;
 impl Locks {
     /// Reports the holds that have ended since the last time, up to the limit of
     /// this turn. If all ends of shared holds are known, only those are checked.
-    pub(super) fn tell_losses(
+    pub(super) fn report_losses(
         &mut self,
         now: Timestamp,
         id: QueueId,
@@ -35,7 +35,7 @@ impl Locks {
             (Some(ended), None) if ended.len() <= self.budget.left() => {
                 for owner in &ended {
                     if let Some(watch) = self.table.watch_of(id, owner) {
-                        self.tell_loss(now, watch, step);
+                        self.report_loss(now, watch, step);
                     }
                 }
             }
@@ -74,12 +74,12 @@ impl Locks {
             watches_left -= 1;
             search.from = (entry.0, entry.1.next());
             if hold.fence_of(&watch.owner) != Some(watch.fence) {
-                self.tell_loss(now, entry.1, step);
+                self.report_loss(now, entry.1, step);
             }
         }
     }
 
-    fn tell_loss(&mut self, now: Timestamp, id: WatchId, step: &mut Step<()>) {
+    fn report_loss(&mut self, now: Timestamp, id: WatchId, step: &mut Step<()>) {
         let Some(watch) = self.table.remove_watch(id) else {
             return;
         };

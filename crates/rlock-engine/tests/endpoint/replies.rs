@@ -14,11 +14,11 @@ fn a_message_between_two_replies_is_taken_between_them() {
     it.asks("a");
     it.asks("b");
     it.asks("c");
-    it.said();
+    it.actions();
     let grant = push(&["message", CHANNEL, "grant 7 o2 a"]);
-    it.hears(1, format!("+WAITING\r\n:6\r\n{grant}:8\r\n"));
+    it.receives(1, format!("+WAITING\r\n:6\r\n{grant}:8\r\n"));
     assert_eq!(
-        it.said(),
+        it.actions(),
         [
             "call 3: granted 6",
             "call 2: granted 7",
@@ -39,10 +39,10 @@ fn what_a_server_cannot_do_now_is_asked_again_after_a_pause() {
         let mut it = Played::connected();
         it.asks("k");
         it.answers(1, "RLOCK.ACQUIRE", format!("-{error}\r\n"));
-        it.said();
+        it.actions();
         it.passes(10);
         it.answers(1, "RLOCK.ACQUIRE", ":9\r\n");
-        assert_eq!(it.said().last().unwrap(), "call 2: granted 9", "{error}");
+        assert_eq!(it.actions().last().unwrap(), "call 2: granted 9", "{error}");
     }
 }
 
@@ -82,14 +82,14 @@ fn what_was_lost_by_the_clock_is_released_before_its_owner_asks_again() {
     it.asks_as("me", "k", &[], Terms::new());
     it.answers(2, "RLOCK.RELEASE k me ALL FENCE 7", ":0\r\n");
     it.answers(2, "RLOCK.ACQUIRE k me", ":8\r\n");
-    assert_eq!(it.said().pop().unwrap(), "call 3: granted 8");
+    assert_eq!(it.actions().pop().unwrap(), "call 3: granted 8");
 }
 
 #[test]
 fn a_server_that_became_a_replica_is_left() {
     let mut it = Played::connected();
     it.asks("k");
-    it.said();
+    it.actions();
     it.answers(
         1,
         "RLOCK.ACQUIRE",
@@ -107,7 +107,7 @@ fn a_server_that_became_a_replica_is_left() {
 fn a_node_of_a_cluster_that_is_taken_for_a_server_refuses() {
     let mut it = Played::connected();
     it.asks("k");
-    it.wonders("k");
+    it.queries("k");
     it.answers(1, "RLOCK.ACQUIRE", "-MOVED 12 h:2\r\n");
     it.answers(1, "RLOCK.INFO", "-MOVED 12 h:2\r\n");
     let refused = "the server refused: MOVED 12 h:2";
@@ -121,11 +121,11 @@ fn a_node_of_a_cluster_that_is_taken_for_a_server_refuses() {
 fn a_connection_on_which_nothing_is_heard_is_given_up() {
     let mut it = Played::connected();
     it.asks("k");
-    it.said();
+    it.actions();
     it.passes(RESPONSE - 1);
-    assert_eq!(it.said(), [""; 0]);
+    assert_eq!(it.actions(), [""; 0]);
     it.passes(1);
-    assert_eq!(it.said(), ["close 1"]);
+    assert_eq!(it.actions(), ["close 1"]);
     it.passes(10);
     it.greeted(2);
     it.answers(2, "RLOCK.ACQUIRE", ":9\r\n");
@@ -136,14 +136,14 @@ fn a_connection_on_which_nothing_is_heard_is_given_up() {
 fn a_connection_on_which_something_is_heard_is_kept() {
     let mut it = Played::connected();
     it.asks("a");
-    it.said();
+    it.actions();
     for _ in 0..3 {
         it.passes(RESPONSE - 1);
-        it.hears(1, push(&["message", "other", "lost 1 somebody else"]));
+        it.receives(1, push(&["message", "other", "lost 1 somebody else"]));
     }
-    it.hears(1, ":");
+    it.receives(1, ":");
     it.passes(RESPONSE - 1);
-    it.hears(1, "9\r\n");
+    it.receives(1, "9\r\n");
     assert_eq!(it.did(), ["call 2: granted 9"]);
 }
 
@@ -158,8 +158,8 @@ fn what_is_no_reply_ends_the_connection() {
     ] {
         let mut it = Played::connected();
         it.asks("k");
-        it.said();
-        it.hears(
+        it.actions();
+        it.receives(
             1,
             if bytes == long {
                 format!(":1\r\n{long}")
@@ -169,7 +169,7 @@ fn what_is_no_reply_ends_the_connection() {
         );
         let did = it.did();
         assert!(did.contains(&"close 1".to_owned()), "{bytes}: {did:?}");
-        it.wonders("k");
+        it.queries("k");
         it.passes(10_000);
         let failed = it.did().pop().unwrap();
         assert!(failed.len() < 200, "{failed}");
@@ -180,13 +180,13 @@ fn what_is_no_reply_ends_the_connection() {
 fn a_message_that_is_not_understood_changes_nothing() {
     let mut it = Played::connected();
     it.asks("k");
-    it.said();
-    it.hears(1, push(&["message", CHANNEL, "what"]));
-    it.hears(1, push(&["invalidate", "k", ""]));
-    it.hears(1, push(&["subscribe", CHANNEL, ""]));
-    it.hears(1, ">0\r\n");
-    it.hears(1, ":9\r\n");
-    assert_eq!(it.said(), ["unknown message", "call 2: granted 9"]);
+    it.actions();
+    it.receives(1, push(&["message", CHANNEL, "what"]));
+    it.receives(1, push(&["invalidate", "k", ""]));
+    it.receives(1, push(&["subscribe", CHANNEL, ""]));
+    it.receives(1, ">0\r\n");
+    it.receives(1, ":9\r\n");
+    assert_eq!(it.actions(), ["unknown message", "call 2: granted 9"]);
 }
 
 #[test]
@@ -199,11 +199,11 @@ fn bytes_may_be_split_anywhere() {
         it.asks("a");
         it.asks("b");
         it.asks("c");
-        it.wonders("d");
-        it.said();
-        pieces.iter().for_each(|piece| it.hears(1, piece));
+        it.queries("d");
+        it.actions();
+        pieces.iter().for_each(|piece| it.receives(1, piece));
         it.passes(5);
-        it.said()
+        it.actions()
     };
     let whole = play(&[&bytes]);
     assert!(
@@ -223,22 +223,22 @@ fn what_is_asked_on_a_connection_that_ends_is_asked_again_on_the_next() {
     let mut it = Played::connected();
     it.asks("a");
     it.asks("b");
-    it.wonders("c");
-    it.hears(1, "+WAITING\r\n");
-    it.said();
+    it.queries("c");
+    it.receives(1, "+WAITING\r\n");
+    it.actions();
     it.ends(1);
-    assert_eq!(it.said(), [""; 0]);
+    assert_eq!(it.actions(), [""; 0]);
     it.passes(10);
     it.greeted(2);
     it.passes(10);
-    let asked = it.said();
+    let asked = it.actions();
     let asked: Vec<_> = asked.iter().filter(|line| line.contains("RLOCK")).collect();
     assert_eq!(asked.len(), 3, "{asked:?}");
     it.answers(2, "RLOCK.INFO", "_\r\n");
     it.answers(2, "RLOCK.ACQUIRE", ":1\r\n");
     it.answers(2, "RLOCK.ACQUIRE", ":2\r\n");
     let outcomes = ["call 4: Nil", "call 2: granted 1", "call 3: granted 2"];
-    assert_eq!(it.said(), outcomes);
+    assert_eq!(it.actions(), outcomes);
 }
 
 #[test]
@@ -246,8 +246,8 @@ fn all_that_waits_ends_when_there_will_be_no_connection_any_more() {
     use rlock_engine::endpoint::Event;
     let mut it = Played::connected();
     it.asks("a");
-    it.wonders("b");
-    it.said();
+    it.queries("b");
+    it.actions();
     it.handle(Event::Closed);
     let closed = "the client has been closed, or its runtime shut down";
     let expected = [
@@ -255,11 +255,11 @@ fn all_that_waits_ends_when_there_will_be_no_connection_any_more() {
         &format!("call 3: {closed}"),
         &format!("call 2: {closed}"),
     ];
-    assert_eq!(it.said(), expected);
+    assert_eq!(it.actions(), expected);
     it.asks("c");
-    it.wonders("d");
+    it.queries("d");
     assert_eq!(
-        it.said(),
+        it.actions(),
         [format!("call 4: {closed}"), format!("call 5: {closed}")]
     );
     assert_eq!(it.endpoint.next_deadline(), None);
@@ -272,13 +272,16 @@ fn an_extension_that_came_to_nothing_is_not_what_renewals_ask_for() {
     it.asks("a");
     it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
     it.extends(Duration::from_secs(90_000));
-    it.said();
+    it.actions();
     it.ends(1);
     it.passes(10_000);
     let failed = "call 3: no usable answer from the server within 10s";
     assert!(it.did().contains(&failed.to_owned()));
     it.greeted(it.connections());
     it.passes(1_000);
-    let said = it.said().join("; ");
-    assert!(said.contains("RLOCK.RENEW a o2 30000 NOTIFY"), "{said}");
+    let actions = it.actions().join("; ");
+    assert!(
+        actions.contains("RLOCK.RENEW a o2 30000 NOTIFY"),
+        "{actions}"
+    );
 }

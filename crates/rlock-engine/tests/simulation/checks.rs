@@ -55,7 +55,7 @@ impl World {
         let is_linked = links.any(|link| link.number == number && !link.is_cut);
         let place = &self.places[calling.place];
         let is_settled = place.moving.is_none() && place.since < calling.begun;
-        let is_there = !there.is_away(self.now) && there.refuses_until < calling.begun;
+        let is_there = !there.is_down(self.now) && there.refuses_until < calling.begun;
         // It may need replicas, which are asked on a separate connection.
         let is_separate_up = client.silent_until.max(client.refused_until) < calling.begun;
         is_linked
@@ -113,8 +113,8 @@ impl World {
                 .iter()
                 .filter_map(|actor| actor.guard.as_ref())
             {
-                let is_in_doubt = client.is_unsure && client.has_undone && is_kept(&guard.proof);
-                if !guard.is_taken_away && !is_in_doubt && guard.proof.is_live(now) {
+                let is_uncertain = client.is_unsure && client.has_undone && is_kept(&guard.proof);
+                if !guard.is_taken_away && !is_uncertain && guard.proof.is_live(now) {
                     held.push(guard);
                 }
             }
@@ -199,7 +199,7 @@ impl World {
         // A request of an earlier connection may move the watch there.
         let is_hindered = link.is_cut
             || !link.is_predecessor_gone
-            || there.is_away(self.looked)
+            || there.is_down(self.looked)
             || self.looked < there.refuses_until
             || self.looked < this.stopped_until
             || self.looked < this.silent_until.max(this.refused_until)
@@ -208,8 +208,8 @@ impl World {
         let is_of = |calling: &Calling| calling.owner == claims.owner().as_str();
         let mut calls = this.actors.iter().filter_map(|it| it.call.as_ref());
         let is_busy = this.asked.values().any(|by| *by == link.number) || calls.any(is_of);
-        let is_told = there.watcher(&name(claims)) == Some(link.session);
-        is_out || is_hindered || is_busy || is_told
+        let is_notified = there.watcher(&name(claims)) == Some(link.session);
+        is_out || is_hindered || is_busy || is_notified
     }
 
     /// What a call for a lock needs for a quick answer: the server and the

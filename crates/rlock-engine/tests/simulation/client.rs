@@ -45,7 +45,7 @@ pub(crate) struct Client {
     pub(crate) refused_until: u64,
     /// Whether it has just asked for the routes and wants to ask again.
     pub(crate) has_asked: bool,
-    pub(crate) doubts: bool,
+    pub(crate) wants_routes: bool,
     pub(crate) owners: u64,
     /// The losses that it has learned of.
     pub(crate) lost: HashSet<(Name, u64)>,
@@ -191,7 +191,7 @@ impl Client {
             silent_until: 0,
             refused_until: 0,
             has_asked: false,
-            doubts: false,
+            wants_routes: false,
             owners: 0,
             lost: HashSet::new(),
         }

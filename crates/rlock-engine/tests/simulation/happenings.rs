@@ -179,9 +179,9 @@ impl World {
         let Some(server) = server else {
             return;
         };
-        if self.servers[server].is_away(now) {
+        if self.servers[server].is_down(now) {
             // It sees that when it runs again.
-            let time = self.servers[server].away_until - now;
+            let time = self.servers[server].down_until - now;
             return self.later(time, 0, Happening::Closes { session });
         }
         self.tells(|| format!("  server {server}: {session} is closed"));
@@ -205,8 +205,8 @@ impl World {
             }
             return;
         }
-        if this.is_away(self.now) {
-            let time = this.away_until - self.now;
+        if this.is_down(self.now) {
+            let time = this.down_until - self.now;
             match way {
                 Way::Separate => self.separate_is_silent(client, id),
                 Way::Link => self.later(RESPONSE_LIMIT, client, Happening::Unanswered { id }),
@@ -269,7 +269,7 @@ impl World {
 
     /// A request about a hold goes to the server that already has it.
     fn asks_there(&mut self, client: usize, server: usize, id: Id, request: Request) {
-        if self.servers[server].is_away(self.now) {
+        if self.servers[server].is_down(self.now) {
             return self.is_not_there(client, id);
         }
         self.last += 1;
@@ -292,7 +292,7 @@ impl World {
     fn asks_separately(&mut self, client: usize, server: usize, id: Id, request: Request) {
         let this = &self.clients[client];
         let is_silent = self.now < this.silent_until;
-        let is_refused = self.now < this.refused_until || self.servers[server].is_away(self.now);
+        let is_refused = self.now < this.refused_until || self.servers[server].is_down(self.now);
         let known = this.separate.get(&server).copied();
         let known = known.filter(|it| self.servers[server].sessions.contains_key(it));
         if is_silent {

@@ -83,7 +83,7 @@ impl World {
         let chance = self.below(places.len() as u64);
         let place = places.get(usize::try_from(chance).unwrap_or(0)).copied();
         let this = &self.servers[server];
-        let is_there = !this.is_away(self.now) && this.is_master;
+        let is_there = !this.is_down(self.now) && this.is_master;
         match place {
             Some(place) if is_there && this.view[place] == server => {
                 self.is_connected(client, node, server, place);
@@ -101,7 +101,7 @@ impl World {
     fn has_not_connected(&mut self, client: usize, node: Node) {
         self.tells(|| format!("  client {client}: no connection to {node:?}"));
         if self.kind == Kind::Cluster {
-            self.doubts(client);
+            self.refreshes_routes(client);
         }
         if self.places_at(client, node).is_empty() {
             let is_left = true;
@@ -168,7 +168,7 @@ impl World {
         }
         // Some callers see it first; others see it later, or read a reply that
         // was already there.
-        let read = self.delay_what_is_said(client, number);
+        let read = self.delay_replies(client, number);
         for id in self.clients[client].asked_by(number) {
             if self.below(2) == 0 && !read.contains(&id) {
                 self.unanswered(client, id);
@@ -196,7 +196,7 @@ impl World {
 
     /// Bytes of a connection may be read long after its end: the replies to those
     /// requests.
-    fn delay_what_is_said(&mut self, client: usize, number: u64) -> Vec<Id> {
+    fn delay_replies(&mut self, client: usize, number: u64) -> Vec<Id> {
         let asked = self.clients[client].asked_by(number);
         let now = self.now;
         let is_late = |happening: &Happening| match happening {
@@ -233,17 +233,17 @@ impl World {
     pub(crate) fn redirected(&mut self, client: usize, slot: u16, server: usize) {
         let node = self.kind.node(server);
         self.tell(client, Event::SlotMoved { slot, node });
-        self.doubts(client);
+        self.refreshes_routes(client);
     }
 
     /// A client's routes may be wrong.
-    pub(crate) fn doubts(&mut self, client: usize) {
+    pub(crate) fn refreshes_routes(&mut self, client: usize) {
         let this = &mut self.clients[client];
         if std::mem::replace(&mut this.has_asked, true) {
-            this.doubts = true;
+            this.wants_routes = true;
             return;
         }
-        this.doubts = false;
+        this.wants_routes = false;
         let soon = self.delay();
         self.later(soon, client, Happening::AsksForRoutes);
         self.later(soon + SECOND, client, Happening::MayAsk);
@@ -254,7 +254,7 @@ impl World {
         let links = self.clients[client].links.values();
         let linked = links.filter(|it| !it.is_cut).map(|link| link.server);
         let all = linked.chain(0..self.servers.len());
-        let mut there = all.filter(|server| !self.servers[*server].is_away(self.now));
+        let mut there = all.filter(|server| !self.servers[*server].is_down(self.now));
         if let Some(server) = there.next() {
             drop(there);
             let (view, late) = (self.servers[server].view, self.delay());
@@ -265,8 +265,8 @@ impl World {
     pub(crate) fn may_ask_again(&mut self, client: usize) {
         let this = &mut self.clients[client];
         this.has_asked = false;
-        if this.doubts {
-            self.doubts(client);
+        if this.wants_routes {
+            self.refreshes_routes(client);
         }
     }
 

@@ -12,8 +12,8 @@ mod client;
 mod cluster;
 mod fail_over;
 mod happenings;
+mod interfere;
 mod links;
-mod meddle;
 mod operation;
 mod scripts;
 mod server;
@@ -74,8 +74,8 @@ fn play(kind: Kind, cases: u32) -> Seen {
         let mut world = World::new(kind, seed);
         let outcome = world.play(&script);
         if let Err(error) = outcome {
-            let story = World::story(kind, &script, seed);
-            return Err(TestCaseError::fail(format!("{error}\n{story}\n{error}")));
+            let trace = World::trace(kind, &script, seed);
+            return Err(TestCaseError::fail(format!("{error}\n{trace}\n{error}")));
         }
         let before = seen.get();
         seen.set(Seen {

@@ -331,8 +331,8 @@ fn play(kind: Kind, seeds: u64, script: &[Operation], is_right: impl Fn(&World) 
             outcome = Err("it is not as it should be at the end".to_owned());
         }
         if let Err(error) = outcome {
-            let story = World::story(kind, script, seed);
-            panic!("seed {seed}: {error}\n{story}\n{error}");
+            let trace = World::trace(kind, script, seed);
+            panic!("seed {seed}: {error}\n{trace}\n{error}");
         }
     }
 }

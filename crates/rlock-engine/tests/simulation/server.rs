@@ -27,7 +27,7 @@ pub(crate) struct Server {
     /// Until when it refuses everything.
     pub(crate) refuses_until: u64,
     /// Until when its process is paused or gone.
-    pub(crate) away_until: u64,
+    pub(crate) down_until: u64,
     /// How far somebody has set the clock forward, in microseconds.
     pub(crate) ahead: u64,
     pub(crate) calls: u64,
@@ -66,7 +66,7 @@ impl Server {
             watched: BTreeMap::new(),
             queued: BTreeMap::new(),
             refuses_until: 0,
-            away_until: 0,
+            down_until: 0,
             ahead: 0,
             calls: 0,
         }
@@ -103,8 +103,8 @@ impl Server {
         Some((micros + 1) * 1000)
     }
 
-    pub(crate) fn is_away(&self, now: u64) -> bool {
-        now < self.away_until
+    pub(crate) fn is_down(&self, now: u64) -> bool {
+        now < self.down_until
     }
 
     pub(crate) fn open(&mut self, session: u64, client: usize) {
@@ -134,7 +134,7 @@ impl Server {
     }
 
     /// It is a replica from now on.
-    pub(crate) fn stands_down(&mut self) {
+    pub(crate) fn demote(&mut self) {
         self.core.locks.demote();
         while let Some(ended) = self.core.locks.next_left() {
             if let rlock_core::Delivery::Notify(listener) = &ended.delivery {

@@ -24,7 +24,7 @@ impl Driver {
         while let Some(effect) = effects.pop_front() {
             match effect {
                 Effect::HandOff(granted) if self.has_listener(&granted.ticket.delivery) => {
-                    self.tell_grant(&[name], &granted);
+                    self.deliver_grant(&[name], &granted);
                 }
                 Effect::HandOff(granted) => {
                     let step = self.locks.skip(self.now, name, hold, &granted);
@@ -37,7 +37,7 @@ impl Driver {
                     listener,
                 } => self.publish(name, &listener, MessageKind::Lost, &owner, Some(fence)),
                 Effect::WaitEnded { owner, delivery } => {
-                    self.tell_wait_over(name, &owner, &delivery);
+                    self.deliver_wait_over(name, &owner, &delivery);
                 }
                 Effect::Withdrawn(delivery) => self.answer(name, &delivery, Outcome::Superseded),
                 Effect::Offer if self.has_listeners => {
@@ -62,7 +62,7 @@ impl Driver {
         }
     }
 
-    pub fn tell_grant(&mut self, names: &[Name<'_>], granted: &Granted) {
+    pub fn deliver_grant(&mut self, names: &[Name<'_>], granted: &Granted) {
         let owner = &granted.ticket.owner;
         self.may_come_back(names, owner, granted.fence, granted.kept_place());
         let (owner, fence) = (&granted.ticket.owner, granted.fence);
@@ -73,7 +73,7 @@ impl Driver {
         self.answer(names[0], delivery, Outcome::Granted(fence));
     }
 
-    pub fn tell_wait_over(&mut self, name: Name<'_>, owner: &[u8], delivery: &Delivery) {
+    pub fn deliver_wait_over(&mut self, name: Name<'_>, owner: &[u8], delivery: &Delivery) {
         if let Some(listener) = delivery.listener() {
             self.publish(name, listener, MessageKind::WaitOver, owner, None);
         }

@@ -16,7 +16,7 @@ const LEASE_MAX_MS: u64 = 86_400_000;
 pub struct Server {
     pub core: Driver,
     pub is_master: bool,
-    pub is_away: bool,
+    pub is_down: bool,
     pub sessions: BTreeMap<u64, Session>,
     /// The mode that it reports: `standalone` or `cluster`.
     pub mode: &'static str,
@@ -47,7 +47,7 @@ impl Server {
         Self {
             core: Driver::new(Timestamp::from_micros(START), limits),
             is_master,
-            is_away: false,
+            is_down: false,
             sessions: BTreeMap::new(),
             mode: "standalone",
             killed: Vec::new(),

@@ -189,7 +189,7 @@ impl Driver {
                 db: 0,
                 key: &ended.key,
             };
-            self.tell_wait_over(name, &ended.owner, &ended.delivery);
+            self.deliver_wait_over(name, &ended.owner, &ended.delivery);
         }
     }
 }
