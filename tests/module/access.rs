@@ -23,7 +23,7 @@ fn denied(client: &Client, line: &str) {
 }
 
 #[test]
-fn right_to_the_key_is_needed_and_nothing_is_done_without_it() {
+fn key_permission_is_required_and_nothing_changes_without_it() {
     let server = Server::start();
     let contest = Contest::on(&server);
     let u = user(&server, "+@all ~mine:* &*");
@@ -53,7 +53,7 @@ fn right_to_the_key_is_needed_and_nothing_is_done_without_it() {
 }
 
 #[test]
-fn right_to_read_is_enough_to_ask_and_not_to_take() {
+fn read_permission_suffices_for_info_but_not_for_acquire() {
     let server = Server::start();
     let contest = Contest::on(&server);
     let u = user(&server, "+@all %R~k &*");
@@ -82,7 +82,7 @@ fn right_to_read_is_enough_to_ask_and_not_to_take() {
 }
 
 #[test]
-fn right_to_the_command_is_needed() {
+fn command_permission_is_required() {
     let server = Server::start();
     let u = user(&server, "~* &* -@all +rlock.acquire +rlock.info");
     u.number("RLOCK.ACQUIRE k owner-u 60000");
@@ -92,7 +92,7 @@ fn right_to_the_command_is_needed() {
 }
 
 #[test]
-fn right_to_the_channel_is_needed_for_notify_only() {
+fn channel_permission_is_required_only_for_notify() {
     let server = Server::start();
     let contest = Contest::on(&server);
     let u = user(&server, "+@all ~* resetchannels &mine:*");
@@ -128,7 +128,7 @@ fn right_to_the_channel_is_needed_for_notify_only() {
 }
 
 #[test]
-fn categories_are_those_of_the_commands_nature() {
+fn categories_match_what_the_commands_do() {
     let server = Server::start();
     // Modules cannot define categories in Redis 7.0.
     if !server.is_at_least((7, 2), (7, 2)) {

@@ -57,7 +57,7 @@ pub(crate) fn nothing_changed(server: &Server) {
 }
 
 #[test]
-fn lease_is_taken_at_its_limits_and_refused_past_them() {
+fn lease_is_accepted_at_its_limits_and_refused_past_them() {
     let server = Server::start();
     let a = server.client();
     let maxima = [("86400000", "86400001"), ("1000", "1001")];
@@ -86,7 +86,7 @@ fn lease_is_taken_at_its_limits_and_refused_past_them() {
 }
 
 #[test]
-fn owner_is_taken_at_its_limits_and_refused_past_them() {
+fn owner_is_accepted_at_its_limits_and_refused_past_them() {
     let server = Server::start();
     let a = server.client();
     let of = |length| vec![b'o'; length];
@@ -189,7 +189,7 @@ fn errors_stay_on_one_line_whatever_they_quote() {
 }
 
 #[test]
-fn number_of_keys_is_taken_at_its_limits_and_refused_past_them() {
+fn number_of_keys_is_accepted_at_its_limits_and_refused_past_them() {
     let server = Server::start();
     let a = server.client();
     let many = |count: usize| (0..count).map(|it| format!("k{it}")).collect::<Vec<_>>();
@@ -256,7 +256,7 @@ fn count_of_each_of_several_locks_goes_up_to_its_limit() {
 }
 
 #[test]
-fn what_is_wrong_with_owner_and_lease_is_said_before_what_does_not_go_together() {
+fn owner_and_lease_errors_come_before_option_conflicts() {
     let server = Server::start();
     let client = server.client();
     for (line, named) in [

@@ -79,7 +79,7 @@ fn wait_that_ends_in_the_turn_of_the_release_gives_one_outcome() {
 }
 
 #[test]
-fn blocked_client_is_shown_as_blocked_and_counted_once() {
+fn blocked_client_is_listed_as_blocked_and_counted_once() {
     let server = Server::start();
     let contest = Contest::on(&server);
     assert!(server.is_blocked(contest.waiter.id()));

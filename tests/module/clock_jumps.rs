@@ -108,7 +108,7 @@ fn soon(client: &Client, what: &str) -> i64 {
 }
 
 #[test]
-fn clock_of_the_server_is_set_and_only_that() {
+fn only_the_clock_of_the_server_is_set() {
     let mut clocked = Clocked::start();
     let (before, start) = (clocked.seconds(), Instant::now());
     clocked.set(Jump::Forward, HOUR);
@@ -121,7 +121,7 @@ fn clock_of_the_server_is_set_and_only_that() {
 }
 
 #[test]
-fn leases_that_a_jump_forward_ends_are_handed_over_soon() {
+fn leases_ended_by_a_forward_jump_are_handed_over_soon() {
     let mut clocked = Clocked::start();
     let mut subscriber = clocked.server.listen(&["c"]);
     let contest = Contest::on(&clocked.server);
@@ -148,7 +148,7 @@ fn leases_that_a_jump_forward_ends_are_handed_over_soon() {
 }
 
 #[test]
-fn waits_and_graces_that_a_jump_forward_ends_are_over_soon() {
+fn waits_and_graces_ended_by_a_forward_jump_end_soon() {
     let mut clocked = Clocked::start();
     let contest = Contest::on(&clocked.server);
     contest.holder.number("RLOCK.RENEW k owner-a 86400000");
@@ -183,7 +183,7 @@ fn waits_and_graces_that_a_jump_forward_ends_are_over_soon() {
 }
 
 #[test]
-fn jump_back_makes_ends_late_by_as_much_and_new_ones_come_in_time() {
+fn backward_jump_delays_old_deadlines_and_no_new_ones() {
     let mut clocked = Clocked::start();
     let contest = Contest::on(&clocked.server);
     contest.holder.number("RLOCK.RENEW k owner-a 1000");
@@ -220,7 +220,7 @@ fn jump_back_makes_ends_late_by_as_much_and_new_ones_come_in_time() {
 }
 
 #[test]
-fn clock_that_comes_back_ends_what_it_had_made_late() {
+fn clock_set_forward_again_ends_delayed_deadlines() {
     let mut clocked = Clocked::start();
     let contest = Contest::on(&clocked.server);
     contest.holder.number("RLOCK.RENEW k owner-a 500");
@@ -292,7 +292,7 @@ fn fences_rise_and_the_queue_moves_whatever_the_clock_does() {
 }
 
 #[test]
-fn grace_after_a_start_is_as_long_as_it_is_set_whatever_the_clock_does() {
+fn startup_grace_has_its_length_whatever_the_clock_does() {
     const GRACE: Duration = Duration::from_secs(3);
     for jump in [Jump::Back, Jump::Forward] {
         let start = Instant::now();
@@ -317,7 +317,7 @@ fn grace_after_a_start_is_as_long_as_it_is_set_whatever_the_clock_does() {
 }
 
 #[test]
-fn clock_that_is_put_right_keeps_no_master_from_granting() {
+fn corrected_clock_prevents_no_master_from_granting() {
     let setup = Setup::new().line("min-replicas-to-write 1");
     let mut clocked = Clocked::launch(setup);
     let _replica = Setup::new().replica_of(&clocked.server).start();

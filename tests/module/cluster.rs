@@ -109,7 +109,7 @@ fn keys_of_one_request_share_a_slot() {
 }
 
 #[test]
-fn keys_of_another_node_are_pointed_to() {
+fn keys_of_another_node_are_redirected() {
     let (first, second) = two_nodes();
     for line in [
         "RLOCK.ACQUIRE k owner-a 60000",

@@ -28,7 +28,7 @@ fn queue_crowd(client: &Client, wait_ms: u64) {
 }
 
 #[test]
-fn ten_thousand_waiters_stand_in_one_queue_and_leave_no_memory_behind() {
+fn ten_thousand_waiters_in_one_queue_leak_no_memory() {
     let server = Server::start();
     let mut subscriber = server.listen(&["c"]);
     let a = server.client();
@@ -74,7 +74,7 @@ fn ten_thousand_waiters_stand_in_one_queue_and_leave_no_memory_behind() {
 }
 
 #[test]
-fn ten_thousand_waits_that_end_together_are_all_told() {
+fn ten_thousand_waits_that_end_together_are_all_reported() {
     let server = Server::start();
     let mut subscriber = server.listen(&["c"]);
     let a = server.client();
@@ -93,7 +93,7 @@ fn ten_thousand_waits_that_end_together_are_all_told() {
 }
 
 #[test]
-fn ten_thousand_leases_that_end_together_are_all_told() {
+fn ten_thousand_leases_that_end_together_are_all_reported() {
     let server = Server::start();
     let mut subscriber = server.listen(&["c"]);
     let n = server.client();

@@ -127,7 +127,7 @@ fn queueing_usec(server: &Server, client: &Client) -> u64 {
 }
 
 #[test]
-fn search_among_thousands_who_wait_elsewhere_ends_within_a_turn() {
+fn deadlock_search_among_thousands_of_waiters_ends_within_a_turn() {
     let server = Server::start();
     let _subscriber = server.listen(&["c"]);
     let a = server.client();

@@ -67,7 +67,7 @@ fn server_finds_the_keys_of_each_command() {
 }
 
 #[test]
-fn commands_are_known_with_their_flags() {
+fn commands_have_their_flags() {
     let server = Server::start();
     for (command, expected, absent) in [
         (
@@ -184,7 +184,7 @@ fn help_names_each_command() {
 }
 
 #[test]
-fn only_commands_that_do_not_look_at_all_holders_are_fast() {
+fn only_commands_that_do_not_read_all_holders_are_fast() {
     let server = Server::start();
     for command in COMMANDS {
         let flags = text(&information(&server, command)[2]);

@@ -68,7 +68,7 @@ fn examples_of_all_other_pages_are_true() {
 }
 
 #[test]
-fn links_of_the_documents_lead_somewhere() {
+fn links_of_the_documents_have_targets() {
     let top = [
         "README.md",
         "ARCHITECTURE.md",

@@ -140,7 +140,7 @@ fn acknowledged_grant_of_a_waiter_survives_a_crash() {
 }
 
 #[test]
-fn hold_that_lapsed_while_the_server_was_down_is_over() {
+fn hold_whose_lease_ended_while_the_server_was_down_is_over() {
     let mut server = Server::start();
     let a = server.client();
     let fence = a.number("RLOCK.ACQUIRE k owner-a 300");
@@ -193,7 +193,7 @@ fn reloading_the_data_disturbs_no_queue() {
 }
 
 #[test]
-fn start_gives_the_holders_of_before_their_grace() {
+fn start_gives_earlier_holders_their_grace() {
     let setup = Setup::new()
         .line("rlock.startup-grace-ms 1500")
         .line("appendonly yes");

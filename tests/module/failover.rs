@@ -7,7 +7,7 @@ use rlock_testkit::{Server, replicated};
 use rlock_testkit::{Setup, module};
 
 #[test]
-fn waiters_of_a_former_primary_get_nothing_from_it() {
+fn waiters_of_a_former_primary_are_granted_nothing_by_it() {
     let (primary, replica) = replicated();
     let contest = Contest::on(&primary);
     contest.holder.number("RLOCK.RENEW k owner-a 1500");
@@ -160,7 +160,7 @@ fn replica_without_the_module_keeps_the_holds_until_the_module_is_loaded() {
 }
 
 #[test]
-fn replica_that_was_cut_off_is_told_what_it_has_missed() {
+fn disconnected_replica_receives_what_it_missed() {
     let (primary, mut replica) = replicated();
     let contest = Contest::on(&primary);
     let last = wait_for(&primary, "k", "owner-c", 2);
@@ -190,7 +190,7 @@ fn replica_that_was_cut_off_is_told_what_it_has_missed() {
 }
 
 #[test]
-fn waiters_are_served_while_a_replica_is_sent_everything() {
+fn waiters_are_served_during_a_full_synchronization() {
     for load in ["disabled", "swapdb"] {
         let primary = Server::configured(&["repl-diskless-sync yes", "rdb-key-save-delay 2000"]);
         for n in 0..500 {
@@ -225,7 +225,7 @@ fn waiters_are_served_while_a_replica_is_sent_everything() {
 /// Requests from before a demotion are turned away, even if the demotion is reversed at once; a repeated request
 /// stays.
 #[test]
-fn demotion_that_is_taken_back_turns_nobody_away_who_comes_later() {
+fn reversed_demotion_turns_no_later_request_away() {
     let server = Server::start();
     let mut subscriber = server.listen(&["c"]);
     let (a, n, bound) = (server.client(), server.client(), server.client());

@@ -36,7 +36,7 @@ fn is_left_free_by(client: &Client, owner: &str) -> bool {
 }
 
 #[test]
-fn lock_is_offered_to_listeners_after_so_many_hand_offs() {
+fn lock_is_offered_to_listeners_after_that_number_of_hand_offs() {
     for (yield_after, count) in [("1", 6), ("5", 20), ("64", 200)] {
         let server = Server::start();
         if yield_after != "64" {
@@ -113,7 +113,7 @@ fn offered_lock_stays_with_the_foreign_client_that_takes_it() {
 }
 
 #[test]
-fn foreign_client_gets_the_lock_among_a_steady_stream_of_hand_offs() {
+fn foreign_client_gets_the_lock_during_endless_hand_offs() {
     let server = Server::start();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {

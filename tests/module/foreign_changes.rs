@@ -7,7 +7,7 @@ use rlock_testkit::Server;
 use rlock_testkit::client::eventually;
 
 #[test]
-fn whatever_ends_the_hold_lets_the_next_in() {
+fn next_waiter_is_granted_whatever_ends_the_hold() {
     let server = Server::start();
     for change in [
         "DEL k",
@@ -132,7 +132,7 @@ fn lock_taken_and_released_by_scripts_is_the_same_lock() {
 }
 
 #[test]
-fn waiters_wait_on_while_the_key_holds_something_else() {
+fn waiters_keep_waiting_while_the_key_holds_other_data() {
     let server = Server::start();
     for (set, clear) in [
         ("SET k text", "DEL k"),

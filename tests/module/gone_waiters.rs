@@ -110,7 +110,7 @@ fn grant_by_message_stands_when_its_connection_closes_later() {
 
 /// A client library asks again on another connection, and learns that it holds the lock: then the grant stands.
 #[test]
-fn grant_that_its_owner_has_heard_of_elsewhere_is_not_passed_on() {
+fn grant_known_to_its_owner_is_not_passed_on() {
     let server = Server::start();
     for (wait, again) in [
         ("ACQUIRE k owner-b 60000", "ACQUIRE k owner-b 60000"),
@@ -155,7 +155,7 @@ fn grant_that_its_owner_has_heard_of_elsewhere_is_not_passed_on() {
 }
 
 #[test]
-fn lock_granted_to_the_dead_becomes_free_when_nobody_else_waits() {
+fn lock_granted_to_a_closed_connection_becomes_free_without_other_waiters() {
     let server = Server::start();
     let contest = Contest::on(&server);
     let mut subscriber = server.listen_to_unlocks();
@@ -186,7 +186,7 @@ fn whole_queue_killed_in_the_turn_of_the_release_leaves_the_lock_free() {
 }
 
 #[test]
-fn waiters_that_go_at_any_moment_leave_no_ghost() {
+fn waiters_that_disconnect_at_any_moment_leave_no_place() {
     let server = Server::start();
     let holder = server.client();
     for round in 0..200_u32 {
@@ -208,7 +208,7 @@ fn waiters_that_go_at_any_moment_leave_no_ghost() {
 }
 
 #[test]
-fn killed_waiter_gives_back_its_memory() {
+fn killed_waiter_frees_its_memory() {
     let server = Server::start();
     let holder = server.client();
     holder.number("RLOCK.ACQUIRE k owner-a 60000");
@@ -240,7 +240,7 @@ fn killed_waiter_gives_back_its_memory() {
 }
 
 #[test]
-fn whole_hold_of_an_upgrader_that_is_killed_as_it_is_granted_is_passed_on() {
+fn undelivered_upgrade_passes_on_the_whole_hold() {
     let server = Server::start();
     for round in 1..=20 {
         let (upgrader, other) = (server.client(), server.client());

@@ -156,7 +156,7 @@ fn replicas_with_and_without_the_module_have_the_same_facts() {
 }
 
 #[test]
-fn promoted_replica_goes_on_with_holds_of_all_kinds() {
+fn promoted_replica_keeps_holds_of_all_kinds() {
     let (primary, replica) = replicated();
     exercise(&primary);
     await_in_step(&primary, &replica);
@@ -218,7 +218,7 @@ fn grants_of_one_step_are_one_transaction_in_the_file() {
 }
 
 #[test]
-fn holds_of_all_kinds_come_back_from_a_dump() {
+fn holds_of_all_kinds_survive_a_dump() {
     let mut server = Server::start();
     exercise(&server);
     let facts_before = facts(&server);

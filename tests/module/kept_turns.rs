@@ -44,7 +44,7 @@ fn contexts_that_cannot_block_try_from_the_kept_place() {
 }
 
 #[test]
-fn one_that_polls_keeps_its_turn_against_a_blocked_waiter_that_came_later() {
+fn polling_owner_keeps_its_turn_before_a_later_blocked_waiter() {
     let server = Server::start();
     let mut subscriber = server.listen(&["c"]);
     let a = holder(&server, "");
@@ -69,7 +69,7 @@ fn one_that_polls_keeps_its_turn_against_a_blocked_waiter_that_came_later() {
 }
 
 #[test]
-fn place_of_one_whose_connection_ends_as_it_is_granted_is_kept() {
+fn place_is_kept_if_the_connection_ends_during_the_grant() {
     let server = Server::start();
     for round in 1..=10 {
         let a = holder(&server, "");
@@ -98,7 +98,7 @@ fn place_of_one_whose_connection_ends_as_it_is_granted_is_kept() {
 }
 
 #[test]
-fn places_of_several_locks_are_kept_when_the_grant_reaches_nobody() {
+fn places_of_several_locks_are_kept_if_the_grant_is_undelivered() {
     let server = Server::start();
     for by in ["", " NOTIFY unheard-of"] {
         let a = server.client();

@@ -13,7 +13,7 @@ fn events(server: &Server, during: impl FnOnce()) -> Vec<String> {
 }
 
 #[test]
-fn each_change_gives_the_events_of_its_native_commands() {
+fn each_change_emits_the_events_of_its_native_commands() {
     let server = Server::configured(&["notify-keyspace-events KEA"]);
     let a = server.client();
     let acquired = events(&server, || _ = a.number("RLOCK.ACQUIRE k owner-a 60000"));
@@ -35,7 +35,7 @@ fn each_change_gives_the_events_of_its_native_commands() {
 }
 
 #[test]
-fn what_changes_nothing_gives_no_event() {
+fn command_without_a_change_emits_no_event() {
     let server = Server::configured(&["notify-keyspace-events KEA"]);
     let contest = Contest::on(&server);
     let seen = events(&server, || {
@@ -52,7 +52,7 @@ fn what_changes_nothing_gives_no_event() {
 }
 
 #[test]
-fn hand_off_gives_the_events_of_the_new_hold() {
+fn hand_off_emits_the_events_of_the_new_hold() {
     let server = Server::configured(&["notify-keyspace-events KEA"]);
     let contest = Contest::on(&server);
     contest.holder.number("RLOCK.RENEW k owner-a 50000");
@@ -68,7 +68,7 @@ fn hand_off_gives_the_events_of_the_new_hold() {
 }
 
 #[test]
-fn shared_holds_give_the_events_of_their_native_commands() {
+fn shared_holds_emit_the_events_of_their_native_commands() {
     let server = Server::configured(&["notify-keyspace-events KEA"]);
     let a = server.client();
     let give = |line: &str| events(&server, || _ = a.ask(line));

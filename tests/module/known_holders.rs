@@ -98,7 +98,7 @@ fn restored(client: &Client, dump: &[u8]) {
 }
 
 #[test]
-fn lock_put_in_the_place_of_another_has_its_own_holders() {
+fn lock_that_replaces_another_has_its_own_holders() {
     everywhere(|server, count| {
         for change in [
             "RENAME k2 k",
@@ -123,7 +123,7 @@ fn lock_put_in_the_place_of_another_has_its_own_holders() {
 }
 
 #[test]
-fn lock_that_comes_back_has_the_holders_it_comes_with() {
+fn restored_lock_has_its_stored_holders() {
     everywhere(|server, count| {
         let a = prepare(server, count);
         let old = dumped(&a, "k");
@@ -148,7 +148,7 @@ fn lock_that_comes_back_has_the_holders_it_comes_with() {
 }
 
 #[test]
-fn lease_of_a_lock_that_comes_back_is_the_one_it_comes_with() {
+fn restored_lock_has_its_stored_lease() {
     everywhere(|server, count| {
         let a = prepare(server, count);
         // In the copy, leases are longer than in the module's cache; its fields and fences are the same.
@@ -170,7 +170,7 @@ fn lease_of_a_lock_that_comes_back_is_the_one_it_comes_with() {
 }
 
 #[test]
-fn fields_changed_by_hand_are_believed() {
+fn fields_changed_by_hand_are_accepted() {
     everywhere(|server, count| {
         let changes: [(&str, &[&str]); 9] = [
             ("one removed", &["HDEL k owner-0 rlock:holder:owner-0"]),
@@ -225,7 +225,7 @@ fn by_hand(client: &Client, line: &str, end: &str) {
 }
 
 #[test]
-fn count_changed_by_hand_is_believed() {
+fn count_changed_by_hand_is_accepted() {
     everywhere(|server, count| {
         let a = prepare(server, count);
         a.ask("HSET k owner-1 5");
@@ -248,7 +248,7 @@ fn count_changed_by_hand_is_believed() {
 }
 
 #[test]
-fn shared_lock_without_a_lease_is_none() {
+fn shared_hash_without_a_lease_is_not_a_lock() {
     everywhere(|server, count| {
         let a = prepare(server, count);
         let before = server.hash("k");
@@ -275,7 +275,7 @@ fn shared_lock_without_a_lease_is_none() {
 }
 
 #[test]
-fn lease_cut_by_others_ends_all_that_are_longer() {
+fn lease_cut_by_others_cuts_all_longer_leases() {
     everywhere(|server, count| {
         let a = prepare(server, count);
         let mut subscriber = server.listen(&["c"]);
@@ -308,7 +308,7 @@ fn lease_cut_by_others_ends_all_that_are_longer() {
 
 /// Only `UNLINK`, not a command of the module, ends the lock.
 #[test]
-fn what_is_remembered_of_a_shared_lock_goes_with_its_key() {
+fn cache_of_a_shared_lock_ends_with_its_key() {
     const LOCKS: usize = 4000;
     let server = Server::start();
     let client = server.client();
@@ -518,7 +518,7 @@ fn server_ms(client: &Client) -> i64 {
 
 /// Reading all of them takes a hundred times as long as one renewal.
 #[test]
-fn lock_with_many_holders_is_not_read_again_for_what_is_done_elsewhere() {
+fn lock_with_many_holders_is_not_read_again_for_other_commands() {
     let server = Server::start();
     let a = server.client();
     for number in 0..3000 {

@@ -15,7 +15,7 @@ fn queue(client: &Client, key: &str, count: usize) {
 }
 
 #[test]
-fn ten_are_listed_unless_more_are_asked_for() {
+fn list_shows_ten_locks_by_default() {
     let server = Server::start();
     let _subscriber = server.listen(&["c"]);
     let a = server.client();
@@ -58,7 +58,7 @@ fn free_keys_of_a_request_for_several_are_listed_as_free() {
 }
 
 #[test]
-fn locks_that_nobody_waits_for_cost_a_list_nothing() {
+fn locks_without_waiters_cost_a_list_nothing() {
     let server = Server::start();
     let _subscriber = server.listen(&["c"]);
     let a = server.client();
@@ -83,7 +83,7 @@ fn locks_that_nobody_waits_for_cost_a_list_nothing() {
 }
 
 #[test]
-fn list_is_made_of_maps_in_resp3() {
+fn list_consists_of_maps_in_resp3() {
     let server = Server::start();
     let _subscriber = server.listen(&["c"]);
     let a = server.client_resp3();

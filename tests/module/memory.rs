@@ -41,7 +41,7 @@ fn out_of_memory_refuses_new_holds_and_nothing_else() {
 }
 
 #[test]
-fn out_of_memory_keeps_nobody_from_what_makes_room() {
+fn out_of_memory_permits_what_frees_memory() {
     let server = Server::start();
     let mut subscriber = server.listen(&["c"]);
     let (a, several) = (server.client(), server.client());
@@ -204,7 +204,7 @@ fn million_grants_leave_nothing_behind() {
 }
 
 #[test]
-fn shared_locks_that_are_flushed_leave_no_memory_behind() {
+fn flushed_shared_locks_leak_no_memory() {
     let server = Server::start();
     let a = server.client();
     let used = || {

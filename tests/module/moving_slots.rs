@@ -75,7 +75,7 @@ fn take_way(server: &Server, queue: Queue, (name, line, answer): Way) {
 }
 
 #[test]
-fn lock_that_is_taken_at_the_next_node_is_granted_to_nobody_at_the_last() {
+fn lock_taken_at_the_new_node_is_not_granted_at_the_old_one() {
     let (first, second) = two_nodes();
     let mut subscriber = first.listen(&["c"]);
     let queues = WAYS.map(|way| (Queue::on(&first, way.0, 0), way));
@@ -116,7 +116,7 @@ fn lock_that_is_taken_at_the_next_node_is_granted_to_nobody_at_the_last() {
 }
 
 #[test]
-fn lock_that_is_still_there_is_handed_over_there() {
+fn lock_that_has_not_moved_is_handed_over_at_the_old_node() {
     let (first, second) = two_nodes();
     let a = first.client();
     let fence = a.number("RLOCK.ACQUIRE k owner-a 60000");
@@ -138,7 +138,7 @@ fn lock_that_is_still_there_is_handed_over_there() {
 }
 
 #[test]
-fn lock_taken_at_the_next_node_is_queued_for_and_settled_there() {
+fn lock_taken_at_the_new_node_is_queued_and_settled_there() {
     let (first, second) = two_nodes();
     begin_move(&first, &second);
     let (a, b) = (second.client(), second.client());
@@ -191,7 +191,7 @@ fn channel_can_be_named_until_its_slot_has_moved() {
 }
 
 #[test]
-fn bound_hold_that_has_moved_does_not_end_with_the_connection_to_its_last_node() {
+fn moved_bound_hold_does_not_end_with_the_connection_to_the_old_node() {
     let (first, second) = two_nodes();
     let a = first.client();
     let fence = a.number("RLOCK.ACQUIRE k owner-a 60000 BIND 0");
@@ -214,7 +214,7 @@ fn bound_hold_that_has_moved_does_not_end_with_the_connection_to_its_last_node()
 
 /// A listener at another node cannot act on the message, and does not count: the waiter is skipped.
 #[test]
-fn grant_is_told_to_nobody_when_its_waiter_is_passed_over() {
+fn grant_is_not_published_if_its_waiter_is_passed_over() {
     let (first, second) = two_nodes();
     let replica = replica_of(&first, true);
     let mut elsewhere = second.listen(&["c"]);

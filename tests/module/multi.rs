@@ -115,7 +115,7 @@ fn undelivered_grant_of_several_frees_all_keys_when_nobody_waits() {
 }
 
 #[test]
-fn who_is_behind_a_request_for_several_that_nobody_hears_of_is_served_at_once() {
+fn waiter_behind_an_unreachable_request_for_several_is_served_at_once() {
     let server = Server::start();
     let mut subscriber = server.listen_to_unlocks();
     let (a, m, b) = (server.client(), server.client(), server.client());

@@ -26,7 +26,7 @@ fn grant_is_skipped_when_its_listener_was_killed() {
 }
 
 #[test]
-fn listener_cut_off_by_its_output_limit_costs_nobody_the_lock() {
+fn listener_over_its_output_limit_loses_no_lock_for_others() {
     let server = Server::configured(&["client-output-buffer-limit pubsub 4096 0 0"]);
     let contest = Contest::on(&server);
     let _subscriber = server.listen(&["c"]);
@@ -62,7 +62,7 @@ fn pattern_subscriber_is_a_listener() {
 }
 
 #[test]
-fn loss_is_told_whatever_took_the_lock() {
+fn loss_is_reported_whatever_took_the_lock() {
     let server = Server::start();
     let mut subscriber = server.listen(&["c"]);
     let a = server.client();
@@ -106,7 +106,7 @@ fn value_set_over_the_lock_is_a_loss_by_the_end_of_its_lease() {
 }
 
 #[test]
-fn messages_of_a_database_name_the_key_alone() {
+fn messages_name_the_key_without_its_database() {
     let server = Server::start();
     let mut subscriber = server.listen(&["c"]);
     let a = server.client();
@@ -119,7 +119,7 @@ fn messages_of_a_database_name_the_key_alone() {
 }
 
 #[test]
-fn loss_is_told_also_when_a_request_meets_it_before_the_timer() {
+fn loss_is_reported_even_if_a_request_finds_it_before_the_timer() {
     let server = Server::start();
     let mut subscriber = server.listen(&["c"]);
     let a = server.client();
@@ -134,7 +134,7 @@ fn loss_is_told_also_when_a_request_meets_it_before_the_timer() {
 }
 
 #[test]
-fn hundreds_who_cannot_be_reached_keep_the_lock_from_nobody() {
+fn hundreds_of_unreachable_waiters_block_nobody() {
     let server = Server::start();
     let a = server.client();
     a.number("RLOCK.ACQUIRE k owner-a 60000");

@@ -49,7 +49,7 @@ fn each_option() -> impl Iterator<Item = (String, Opt)> {
 }
 
 #[test]
-fn numbers_are_taken_at_their_limits_and_refused_past_them() {
+fn numbers_are_accepted_at_their_limits_and_refused_past_them() {
     let server = Server::start();
     let a = server.client();
     // Before anything is granted.
@@ -118,7 +118,7 @@ const fn lengths(option: Opt) -> Option<(&'static str, usize, usize)> {
 }
 
 #[test]
-fn texts_are_taken_at_their_limits_and_refused_past_them() {
+fn texts_are_accepted_at_their_limits_and_refused_past_them() {
     let server = Server::start();
     let a = server.client();
     let texts = || each_option().filter_map(|(begun, it)| Some((begun, it, lengths(it)?)));
@@ -198,7 +198,7 @@ fn options_are_refused_if_repeated_incomplete_or_of_another_command() {
 }
 
 #[test]
-fn connection_is_needed_for_what_reports_to_it() {
+fn options_that_report_to_a_connection_require_one() {
     let server = Server::start();
     let contest = Contest::on(&server);
     let before = server.hash("k");
@@ -239,7 +239,7 @@ fn connection_is_needed_for_what_reports_to_it() {
 }
 
 #[test]
-fn options_in_multi_are_those_of_its_connection() {
+fn options_in_multi_apply_to_its_connection() {
     let server = Server::start();
     let contest = Contest::on(&server);
     let mut subscriber =
@@ -275,7 +275,7 @@ fn options_in_multi_are_those_of_its_connection() {
 }
 
 #[test]
-fn each_key_that_is_waited_for_is_a_place() {
+fn each_awaited_key_takes_a_place() {
     let server = Server::start();
     server.ask("CONFIG SET rlock.max-waiters 2");
     let a = server.client();

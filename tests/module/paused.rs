@@ -5,7 +5,7 @@ use rlock_testkit::Server;
 /// The lease has ended, but a server without active expiry still has the key. While writes are paused, it does not
 /// delete the key on access either. An assertion of the server then fails if the key is written.
 #[test]
-fn transaction_that_pauses_writes_is_refused_a_lock_that_has_ended() {
+fn transaction_that_pauses_writes_is_refused_an_expired_lock() {
     let server = Server::start();
     let client = server.client();
     client.ask("DEBUG SET-ACTIVE-EXPIRE 0");

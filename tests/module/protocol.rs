@@ -14,7 +14,7 @@ use rlock_testkit::client::{PATIENCE, request, text, words};
 const MOMENT: Duration = Duration::from_millis(50);
 
 #[test]
-fn subscribed_resp3_connection_waits_or_is_told_how_it_can() {
+fn subscribed_resp3_connection_waits_or_gets_an_error_that_says_how() {
     let server = Server::start();
     let contest = Contest::on(&server);
     let c = server.client_resp3();

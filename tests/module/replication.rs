@@ -121,7 +121,7 @@ fn replica_never_ends_a_hold_by_itself() {
 }
 
 #[test]
-fn replica_of_a_replica_has_the_same() {
+fn replica_of_a_replica_has_the_same_data() {
     let (primary, replica) = replicated();
     let second = Setup::new().replica_of(&replica).start();
     eventually("it follows", || {
@@ -152,7 +152,7 @@ fn writes_of_timers_are_replicated_to_the_database_of_their_lock() {
 }
 
 #[test]
-fn lapsed_hold_taken_by_another_leaves_both_sides_equal() {
+fn expired_hold_taken_by_another_owner_leaves_both_sides_equal() {
     let (primary, replica) = replicated();
     let a = primary.client();
     for _ in 0..20 {
@@ -189,7 +189,7 @@ fn lease_that_ends_within_a_script_leaves_both_sides_equal() {
 
 /// Data written to a replica is gone after the next synchronization, and its master may have granted the lock.
 #[test]
-fn replica_that_may_be_written_to_grants_no_locks() {
+fn writable_replica_grants_no_locks() {
     let (primary, replica) = replicated();
     replica.ask("CONFIG SET replica-read-only no");
     for command in [

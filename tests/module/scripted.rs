@@ -205,7 +205,7 @@ fn request_for_several_in_multi_waits_by_its_channel() {
 /// On most servers the clock does not advance within a transaction. A waiter gets its reply before the transaction is
 /// over, and needs its whole lease.
 #[test]
-fn lease_of_a_hand_off_begins_when_it_is_told_however_old_the_transaction_is() {
+fn lease_of_a_hand_off_begins_at_its_message_however_old_the_transaction_is() {
     const AGE: Duration = Duration::from_millis(700);
     let server = Server::start();
     let contest = Contest::on(&server);
@@ -225,7 +225,7 @@ fn lease_of_a_hand_off_begins_when_it_is_told_however_old_the_transaction_is() {
 }
 
 #[test]
-fn wait_begins_when_it_is_asked_for_however_old_the_transaction_is() {
+fn wait_begins_at_its_request_however_old_the_transaction_is() {
     let server = Server::start();
     let mut subscriber = server.listen(&["c"]);
     let a = server.client();

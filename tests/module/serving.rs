@@ -9,7 +9,7 @@ use rlock_testkit::Setup;
 use rlock_testkit::client::eventually;
 
 #[test]
-fn server_whose_cluster_is_down_grants_nothing_even_if_it_may_be_read() {
+fn server_of_a_down_cluster_grants_nothing_even_if_reads_are_allowed() {
     let server = Server::configured(&["cluster-enabled yes", "cluster-allow-reads-when-down yes"]);
     assert_eq!(server.ask("CLUSTER ADDSLOTSRANGE 0 16383"), "OK");
     await_cluster(&server);
@@ -33,7 +33,7 @@ fn server_whose_cluster_is_down_grants_nothing_even_if_it_may_be_read() {
 }
 
 #[test]
-fn request_for_several_keys_is_not_granted_where_one_of_them_is_asked_for_elsewhere() {
+fn request_for_several_keys_is_not_granted_if_one_key_has_moved() {
     let (first, second) = two_nodes();
     let a = first.client();
     let mut subscriber = first.listen(&["c"]);
@@ -55,7 +55,7 @@ fn request_for_several_keys_is_not_granted_where_one_of_them_is_asked_for_elsewh
 }
 
 #[test]
-fn who_asked_to_be_told_of_a_loss_is_told_that_the_slot_has_moved() {
+fn watch_of_a_loss_reports_that_the_slot_has_moved() {
     let (first, second) = two_nodes();
     let mut subscriber = first.listen(&["c"]);
     let (a, b) = (first.client(), first.client());
@@ -138,7 +138,7 @@ fn server_without_the_replicas_that_it_needs_keeps_its_queue_waiting() {
 }
 
 #[test]
-fn server_that_was_paused_does_not_hand_out_before_it_has_counted_its_replicas() {
+fn resumed_server_grants_nothing_before_it_has_counted_its_replicas() {
     let (primary, mut replica) = with_needed_replica();
     let a = primary.client();
     eventually("writes are taken", || {
@@ -164,7 +164,7 @@ fn server_that_was_paused_does_not_hand_out_before_it_has_counted_its_replicas()
 }
 
 #[test]
-fn nothing_that_ends_has_a_server_with_too_few_replicas_serve_its_queue() {
+fn server_with_too_few_replicas_serves_no_queue_whatever_ends() {
     let (primary, replica) = with_needed_replica();
     let bound = primary.client();
     eventually("writes are taken", || {
@@ -204,7 +204,7 @@ fn nothing_that_ends_has_a_server_with_too_few_replicas_serve_its_queue() {
 }
 
 #[test]
-fn replicas_that_are_needed_since_the_server_runs_are_needed_by_its_queue_too() {
+fn replicas_required_at_run_time_are_required_for_hand_offs() {
     let server = Server::start();
     server.client().number("RLOCK.ACQUIRE k owner-a 500");
     let b = wait_for(&server, "k", "owner-b", 1);

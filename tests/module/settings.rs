@@ -45,7 +45,7 @@ fn values(setting: Setting) -> (String, Vec<String>, Vec<String>) {
 }
 
 #[test]
-fn settings_are_taken_at_their_limits_and_refused_past_them() {
+fn settings_are_accepted_at_their_limits_and_refused_past_them() {
     let server = Server::start();
     for setting in Setting::ALL {
         let name = setting.name();
@@ -69,7 +69,7 @@ fn settings_are_taken_at_their_limits_and_refused_past_them() {
 }
 
 #[test]
-fn loadmodule_line_takes_settings_at_their_limits_and_none_past_them() {
+fn loadmodule_line_accepts_settings_at_their_limits_and_refuses_them_past_them() {
     for setting in Setting::ALL {
         let name = setting.name();
         let (_, good, bad) = values(setting);
@@ -168,7 +168,7 @@ fn shorter_longest_lease_leaves_held_locks_alone() {
 }
 
 #[test]
-fn grace_set_later_does_not_begin_anew() {
+fn grace_set_later_does_not_restart() {
     let server = Server::start();
     eventually("the server is up for a while", || {
         server.info("server", "uptime_in_seconds") != "0"

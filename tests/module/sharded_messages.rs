@@ -10,7 +10,7 @@ fn listen(server: &Server, channel: &str) -> Subscriber {
 }
 
 #[test]
-fn request_that_only_plain_subscribers_could_hear_of_is_skipped() {
+fn sharded_request_with_only_plain_subscribers_is_skipped() {
     let server = Server::start();
     let contest = Contest::on(&server);
     let mut plain = server.listen(&["c"]);
@@ -31,7 +31,7 @@ fn request_that_only_plain_subscribers_could_hear_of_is_skipped() {
 }
 
 #[test]
-fn two_kinds_of_channel_of_one_connection_are_told_apart() {
+fn plain_and_sharded_channels_of_one_connection_are_distinct() {
     let server = Server::start();
     let mut plain = server.listen(&["c"]);
     let mut sharded = listen(&server, "c");
@@ -47,7 +47,7 @@ fn two_kinds_of_channel_of_one_connection_are_told_apart() {
 }
 
 #[test]
-fn channel_has_to_be_one_that_the_node_serves() {
+fn node_must_serve_the_channel() {
     let (first, second) = two_nodes();
     // The first node has all slots but one, which has no keys.
     let slot = first.ask("CLUSTER KEYSLOT elsewhere");
@@ -110,7 +110,7 @@ fn unlock_message_is_sharded_in_a_cluster_and_plain_elsewhere() {
 }
 
 #[test]
-fn right_to_the_channel_is_needed() {
+fn channel_permission_is_required() {
     let server = Server::start();
     let contest = Contest::on(&server);
     server.ask("ACL SETUSER u reset on nopass +@all ~* resetchannels &mine:*");
@@ -134,7 +134,7 @@ fn right_to_the_channel_is_needed() {
 }
 
 #[test]
-fn closed_connection_withdraws_what_it_asked_for() {
+fn closed_connection_withdraws_its_requests() {
     let server = Server::start();
     let mut subscriber = listen(&server, "c");
     let contest = Contest::on(&server);

@@ -112,7 +112,7 @@ fn refused_requests_for_a_shared_lock_leave_watch_of_others_alone() {
 }
 
 #[test]
-fn shared_hold_of_one_has_a_lock_of_its_own_again_when_it_was_free() {
+fn single_shared_holder_has_a_new_lock_after_it_was_free() {
     let server = Server::start();
     let a = server.client();
     let mut subscriber = server.listen_to_unlocks();

@@ -44,7 +44,7 @@ fn go_on(from: &Server) {
 }
 
 #[test]
-fn hand_overs_while_a_slot_is_copied_are_copied_as_well() {
+fn hand_offs_during_the_copy_of_a_slot_are_copied() {
     let Some((first, second)) = two_migrating_nodes() else {
         return;
     };
@@ -78,7 +78,7 @@ fn hand_overs_while_a_slot_is_copied_are_copied_as_well() {
 }
 
 #[test]
-fn everyone_is_told_that_the_servers_have_migrated_the_slot() {
+fn waiters_and_watches_learn_of_a_migrated_slot() {
     let Some((first, second)) = two_migrating_nodes() else {
         return;
     };
@@ -163,7 +163,7 @@ fn nothing_changes_for_anybody_when_a_migration_is_cancelled() {
 /// The source pauses its writes until the target has taken over, and must not grant a lock that its successor may
 /// grant.
 #[test]
-fn lease_that_ends_between_the_two_nodes_is_followed_by_one_grant_only() {
+fn lease_that_ends_during_a_migration_is_followed_by_one_grant() {
     let Some((first, second)) = two_migrating_nodes() else {
         return;
     };

@@ -77,7 +77,7 @@ fn next_shared_holder_is_above_all_others_whatever_is_stored() {
 }
 
 #[test]
-fn number_that_can_be_no_fence_is_none() {
+fn number_out_of_range_is_not_a_fence() {
     let server = Server::start();
     let eve = somebody(&server);
     for number in [0, TOO_LARGE, TOO_LARGE + 1, i64::MAX] {

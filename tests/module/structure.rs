@@ -52,7 +52,7 @@ fn use_of_a_later_file_is_found_however_it_is_written() {
 }
 
 #[test]
-fn levels_that_are_drawn_are_those_of_the_module() {
+fn drawn_levels_match_the_module() {
     let lib = read("src/lib.rs");
     let mut levels = levels(&lib);
     levels.push("lib");
@@ -67,7 +67,7 @@ fn levels_that_are_drawn_are_those_of_the_module() {
 }
 
 #[test]
-fn dependencies_that_are_drawn_are_those_of_the_crates() {
+fn drawn_dependencies_match_the_crates() {
     let page = read("ARCHITECTURE.md");
     let mut drawn: Vec<_> = page
         .match_indices("` → `")
@@ -105,7 +105,7 @@ fn dependencies_that_are_drawn_are_those_of_the_crates() {
 }
 
 #[test]
-fn what_is_drawn_in_a_box_is_a_module_of_its_crate() {
+fn names_in_a_box_are_modules_of_its_crate() {
     let page = read("ARCHITECTURE.md");
     let drawing = page.split("```text\n").nth(1).expect("there is a drawing");
     let drawing = drawing.split("```").next().unwrap_or_default();

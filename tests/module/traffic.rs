@@ -189,7 +189,7 @@ fn take_several(port: u16, number: usize, witnesses: &[Witness; KEYS]) -> usize 
 }
 
 #[test]
-fn each_of_several_locks_stays_exclusive_and_all_clients_get_on() {
+fn each_of_several_locks_stays_exclusive_and_all_clients_progress() {
     let server = Server::start();
     let witnesses = <[Witness; KEYS]>::default();
     let rounds = std::thread::scope(|scope| {

@@ -170,7 +170,7 @@ fn example_configuration_starts_a_server() {
 }
 
 #[test]
-fn example_configuration_gives_its_users_what_it_says() {
+fn example_configuration_grants_its_users_the_documented_permissions() {
     let example = include_str!("../../redis.conf.example");
     let users = example
         .lines()
@@ -202,7 +202,7 @@ fn example_configuration_gives_its_users_what_it_says() {
 }
 
 #[test]
-fn module_that_comes_and_goes_leaves_no_memory_behind() {
+fn loading_and_unloading_leaks_no_memory() {
     const TIMES: i64 = 20;
     const BYTES_MAX: i64 = 50;
     let mut server = Server::start();

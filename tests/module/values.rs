@@ -39,7 +39,7 @@ fn value(server: &Server) -> String {
 }
 
 #[test]
-fn every_end_is_told_in_time_though_nobody_waits() {
+fn every_end_is_reported_in_time_without_waiters() {
     let (server, mut follower) = followed();
     let ends = [
         "RLOCK.FORCE k",
@@ -70,7 +70,7 @@ fn every_end_is_told_in_time_though_nobody_waits() {
 
 /// Machines stall at times, so the shortest of some delays counts.
 #[test]
-fn lease_end_is_told_within_ten_milliseconds_though_nobody_waits() {
+fn lease_end_is_reported_within_ten_milliseconds_without_waiters() {
     let (server, mut follower) = followed();
     let lease = Duration::from_millis(20);
     let late = (0..20).map(|_| {
@@ -140,7 +140,7 @@ fn kind_and_key_name_the_channel() {
 }
 
 #[test]
-fn replicas_have_the_value_and_hear_the_messages() {
+fn replicas_have_the_value_and_get_the_messages() {
     let (primary, replica) = replicated();
     let mut follower = replica.listen(&[CHANNEL]);
     let fence = take(&primary, "ann", "VALUE a");
@@ -155,7 +155,7 @@ fn replicas_have_the_value_and_hear_the_messages() {
 }
 
 #[test]
-fn former_primary_forgets_what_it_has_told() {
+fn former_primary_forgets_its_published_values() {
     let (primary, replica) = replicated();
     take(&primary, "ann", "VALUE a");
     await_in_step(&primary, &replica);
@@ -165,7 +165,7 @@ fn former_primary_forgets_what_it_has_told() {
 }
 
 #[test]
-fn end_after_a_restart_is_told_to_those_who_have_asked() {
+fn end_after_a_restart_is_reported_to_followers_who_asked() {
     let mut server = Server::configured(&["appendonly yes", "appendfsync always"]);
     let fence = take(&server, "ann", "VALUE a");
     server.shut_down();
@@ -190,7 +190,7 @@ fn end_after_a_restart_is_told_to_those_who_have_asked() {
 }
 
 #[test]
-fn value_of_others_making_is_not_published_beyond_its_limit() {
+fn foreign_value_over_the_limit_is_not_published() {
     let (server, mut follower) = followed();
     let long = "v".repeat(1025);
     server.ask(&format!("HSET k ann 1 rlock:fence 7 rlock:value {long}"));

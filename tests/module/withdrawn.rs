@@ -14,7 +14,7 @@ fn notified(server: &Server) -> (Contest, Client) {
 }
 
 #[test]
-fn request_cancelled_by_its_own_connection_is_not_told() {
+fn request_cancelled_by_its_own_connection_gets_no_message() {
     let server = Server::start();
     let mut subscriber = server.listen(&["c"]);
     let (_contest, n) = notified(&server);
@@ -46,7 +46,7 @@ fn request_belongs_to_the_connection_that_asked_last() {
 }
 
 #[test]
-fn cancel_in_a_script_is_that_of_another() {
+fn cancel_in_a_script_counts_as_another_connection() {
     let server = Server::start();
     let mut subscriber = server.listen(&["c"]);
     let (_contest, n) = notified(&server);
@@ -60,7 +60,7 @@ fn cancel_in_a_script_is_that_of_another() {
 }
 
 #[test]
-fn long_queue_that_is_forced_to_end_leaves_the_lock_to_those_who_come_later() {
+fn clearing_a_long_queue_leaves_the_lock_to_later_requests() {
     const PLACES: u64 = 1000;
     let server = Server::start();
     let mut subscriber = server.listen(&["c"]);

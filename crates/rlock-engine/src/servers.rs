@@ -784,7 +784,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_redis_crate_refuses_of_one_server_is_refused() {
+    fn url_refused_by_the_redis_crate_is_refused() {
         for url in [
             "",
             "redis",
@@ -895,7 +895,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_without_the_password() {
+    fn error_does_not_contain_the_password() {
         for (url, words) in [
             ("secret", "without a scheme"),
             ("secret:secret@a", "without a scheme"),
@@ -986,7 +986,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_that_are_put_together_are_checked() {
+    fn servers_built_by_hand_are_checked() {
         let nobody = Login::default;
         let sentinels = |sentinels: &[Address], master: &str| Servers::Sentinels {
             sentinels: sentinels.to_vec(),
@@ -1040,7 +1040,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_displayed_leads_to_the_same_servers(
+        fn displayed_url_leads_to_the_same_servers(
             kind in "(redis|rediss)(|[+](sentinel|cluster))",
             hosts in "([ab]{1,3}|\\[::1\\])(|:[1-9])(|,[ab]{1,3}:7)",
             path in "(|/|/[a-c/ %?#é]{1,6}(|/[0-9]))",

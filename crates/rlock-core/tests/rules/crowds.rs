@@ -107,7 +107,7 @@ fn readers_are_let_in_in_pieces_and_newcomers_wait_behind_them() {
 }
 
 #[test]
-fn losses_are_told_in_pieces_and_all_before_the_next_grant() {
+fn losses_are_reported_in_pieces_and_all_before_the_next_grant() {
     let mut locks = Locks::default();
     let mut hold = many_watched(&mut locks);
     locks.begin_turn(PIECE);
@@ -134,7 +134,7 @@ fn losses_are_told_in_pieces_and_all_before_the_next_grant() {
 }
 
 #[test]
-fn ended_leases_stand_in_nobodys_way_before_they_are_dropped() {
+fn ended_leases_block_nobody_before_they_are_dropped() {
     let mut locks = Locks::default();
     let hold = many_about_to_expire(&mut locks);
     let now = at(1001);

@@ -234,7 +234,7 @@ fn flush_settles_the_locks_of_its_database_in_pieces() {
 }
 
 #[test]
-fn flushes_in_a_row_are_one_work() {
+fn consecutive_flushes_are_handled_once() {
     let mut locks = Locks::default();
     fifty_in_each_of_two(&mut locks);
     for _ in 0..1000 {
@@ -262,7 +262,7 @@ fn ask(driver: &mut Driver, owner: &str, session: u64, channel: Option<Channel<'
 }
 
 #[test]
-fn waiters_whom_nobody_hears_are_skipped_in_pieces() {
+fn waiters_without_a_listener_are_skipped_in_pieces() {
     let mut driver = Driver::new(at(0), NO_LIMITS);
     ask(&mut driver, "ann", 1, None);
     for n in 0..1000 {
@@ -367,7 +367,7 @@ impl Work {
 }
 
 #[test]
-fn no_kind_of_work_waits_for_all_of_another() {
+fn no_kind_of_work_waits_until_another_is_finished() {
     for flood in Work::ALL {
         // The consequences show which connection closes. Changed locks are
         // settled in the order in which the changes were seen.
@@ -417,7 +417,7 @@ fn offer_ends_when_the_clock_is_set_back() {
 /// While grants are not allowed, free locks are not checked. Checks of a few
 /// locks show whether grants are allowed again.
 #[test]
-fn locks_wait_for_the_end_of_a_pause_of_granting_and_not_each_by_itself() {
+fn locks_wait_together_for_the_end_of_a_pause_of_granting() {
     const LOCKS: usize = 1000;
     let mut locks = Locks::default();
     let held = taken(&mut locks, at(0), "ann");

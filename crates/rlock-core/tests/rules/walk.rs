@@ -178,7 +178,7 @@ fn core_and_model_agree_on_a_long_walk_between_narrow_limits() {
 }
 
 #[test]
-fn core_and_model_agree_on_a_long_walk_where_nobody_minds_deadlocks() {
+fn core_and_model_agree_on_a_long_walk_without_deadlock_detection() {
     walks(Setup::HEEDLESS, &[]);
 }
 
@@ -197,11 +197,11 @@ fn walk_for_permits(seeds: &[u64]) {
 }
 
 #[test]
-fn core_and_model_agree_on_half_a_million_steps_of_those_who_ask_for_permits() {
+fn core_and_model_agree_on_half_a_million_steps_with_permits() {
     walk_for_permits(&SEEDS[..5]);
 }
 
 #[test]
-fn core_and_model_agree_on_half_a_million_more_steps_of_those_who_ask_for_permits() {
+fn core_and_model_agree_on_half_a_million_more_steps_with_permits() {
     walk_for_permits(&SEEDS[5..]);
 }

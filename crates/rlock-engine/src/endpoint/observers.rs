@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leads_follows_the_largest_fence() {
+    fn leader_follows_the_largest_fence() {
         let mut known = Known::default();
         assert!(known.update(7, Some(b"a")));
         assert!(!known.update(7, Some(b"a")), "the same again");
@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_never_goes_back() {
+    fn an_answer_never_restores_an_earlier_leader() {
         let of = |fence| {
             let value = b"v".to_vec();
             Some(Proclaimed { fence, value })

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn replies_to_acquire_are_told_apart() {
+    fn replies_to_acquire_are_distinct() {
         let request = Request::Acquire {
             claims: claims(&["k"]),
             ask: Ask::Exclusive,
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_commands_only_what_passes_is_asked_for_again() {
+    fn only_transient_errors_of_several_commands_are_retried() {
         let claims = claims(&["a", "b"]);
         let undo = Undo::Release;
         let clean_up = Request::CleanUp {
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn several_keys_are_all_held_or_it_is_a_no() {
+    fn several_keys_are_all_held_or_the_reply_is_nil() {
         let (claims, known) = (claims(&["a", "b"]), 7);
         let renew = Request::Renew {
             claims: claims.clone(),
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_says_what_it_is() {
+    fn a_server_reports_its_role() {
         let text = |text: &str| Frame::Bulk(text.into());
         let hello = Frame::Map(vec![
             (text("mode"), text("cluster")),
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_malformed_notice_is_none() {
+    fn a_malformed_notice_is_ignored() {
         for message in [
             &b""[..],
             b"grant",
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_is_known_by_its_whole_address() {
+    fn a_connection_is_identified_by_its_whole_address() {
         let info =
             |addr: &str| format!("id=7 addr={addr} laddr={addr} fd=8 name= age=0 db=0 resp=3\n");
         for addr in ["127.0.0.1:45216", "[::1]:45210"] {

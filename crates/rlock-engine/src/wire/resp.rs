@@ -573,7 +573,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_resp_is_refused_and_so_is_all_after_it() {
+    fn invalid_resp_is_refused_with_everything_after_it() {
         let malformed: [&[u8]; 34] = [
             b"\r\n",
             b"\n",
@@ -709,7 +709,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_in_lists_up_to_8_deep() {
+    fn lists_are_nested_at_most_8_deep() {
         let deep = |depth: usize| [&*b"*1\r\n".repeat(depth), b":1\r\n"].concat();
         assert_eq!(whole(&deep(8)).len(), 1);
         assert_eq!(why(&deep(9)), "lists too deep in lists");

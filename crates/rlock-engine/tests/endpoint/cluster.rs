@@ -67,7 +67,7 @@ fn a_call_that_begins_before_the_slots_are_known_waits_for_them() {
 }
 
 #[test]
-fn a_seed_that_is_dead_is_passed_over() {
+fn an_unreachable_seed_is_skipped() {
     let mut it = Played::new("redis+cluster://dead:7,s:7");
     it.start();
     assert_eq!(it.actions(), ["connect 1 to dead:7"]);
@@ -79,7 +79,7 @@ fn a_seed_that_is_dead_is_passed_over() {
 }
 
 #[test]
-fn a_cluster_that_nobody_tells_of_is_not_connected_to() {
+fn a_cluster_that_no_seed_reports_is_not_connected() {
     let mut it = Played::new("redis+cluster://s:7,t:7");
     it.start();
     it.greeted_but(1, "HELLO", "-NOAUTH who\r\n");
@@ -96,7 +96,7 @@ fn a_cluster_that_nobody_tells_of_is_not_connected_to() {
 }
 
 #[test]
-fn one_that_fails_again_and_again_takes_no_other_ones_turn() {
+fn a_failing_server_takes_no_other_servers_turn() {
     let mut it = started();
     it.ends(2);
     let did = it.did();
@@ -117,7 +117,7 @@ fn one_that_fails_again_and_again_takes_no_other_ones_turn() {
 }
 
 #[test]
-fn a_cluster_of_which_no_server_answers_is_not_connected_to() {
+fn a_cluster_without_answering_servers_is_not_connected() {
     let mut it = started();
     it.actions();
     // Seeds keep naming the masters, which stay silent.
@@ -143,7 +143,7 @@ fn a_cluster_of_which_no_server_answers_is_not_connected_to() {
 }
 
 #[test]
-fn what_has_moved_is_asked_at_its_new_server() {
+fn a_moved_key_is_requested_at_its_new_server() {
     let mut it = connected();
     it.asks("a");
     it.actions();
@@ -165,7 +165,7 @@ fn what_has_moved_is_asked_at_its_new_server() {
 }
 
 #[test]
-fn a_question_goes_where_its_key_has_gone() {
+fn a_question_follows_its_key() {
     let mut it = connected();
     it.ends(3);
     it.queries("a");
@@ -183,7 +183,7 @@ fn a_question_goes_where_its_key_has_gone() {
 }
 
 #[test]
-fn a_release_follows_a_slot_that_is_on_its_way() {
+fn a_release_follows_a_moving_slot() {
     let mut it = connected();
     it.releases();
     it.actions();
@@ -199,7 +199,7 @@ fn a_release_follows_a_slot_that_is_on_its_way() {
 
 /// It would bind the hold to its connection, and end with that.
 #[test]
-fn a_renewal_of_a_bound_hold_follows_no_slot_that_is_on_its_way() {
+fn a_renewal_of_a_bound_hold_does_not_follow_a_moving_slot() {
     let mut it = connected();
     let bound = Terms::new().bound(Duration::from_secs(60)).unwrap();
     it.asks_on("{a}b", bound);
@@ -216,7 +216,7 @@ fn a_renewal_of_a_bound_hold_follows_no_slot_that_is_on_its_way() {
 }
 
 #[test]
-fn where_a_slot_is_going_has_a_second_to_answer() {
+fn the_target_of_a_moving_slot_has_a_second_to_answer() {
     let mut it = connected();
     it.releases();
     it.answers(3, "RLOCK.RELEASE", "-ASK 15495 x:7\r\n");
@@ -236,7 +236,7 @@ fn where_a_slot_is_going_has_a_second_to_answer() {
 }
 
 #[test]
-fn a_server_whose_slot_of_the_channel_moves_is_connected_to_anew() {
+fn a_server_is_reconnected_when_the_slot_of_its_channel_moves() {
     let mut it = connected();
     it.receives(
         3,
@@ -261,7 +261,7 @@ fn a_server_whose_slot_of_the_channel_moves_is_connected_to_anew() {
 }
 
 #[test]
-fn a_cluster_that_is_down_is_asked_where_its_slots_are() {
+fn a_down_cluster_is_asked_for_its_slots() {
     let mut it = connected();
     it.passes(1000);
     it.asks("b");
@@ -286,7 +286,7 @@ fn a_cluster_that_is_down_is_asked_where_its_slots_are() {
 }
 
 #[test]
-fn a_late_answer_about_slots_is_no_answer_to_the_next_question() {
+fn a_late_answer_about_slots_does_not_answer_the_next_question() {
     let mut it = started();
     it.greeted(2);
     it.answers(2, "RLOCK.HELP", "*0\r\n");

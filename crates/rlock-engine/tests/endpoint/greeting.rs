@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::played::{Played, RESPONSE, bulk, push};
 
 #[test]
-fn a_connection_is_used_once_its_subscription_is_confirmed() {
+fn a_connection_is_used_only_after_its_subscription_is_confirmed() {
     let mut it = Played::new("redis://u:p@h:1/2");
     it.start();
     assert_eq!(it.actions(), ["connect 1 to h:1"]);
@@ -34,7 +34,7 @@ fn a_connection_is_used_once_its_subscription_is_confirmed() {
 }
 
 #[test]
-fn what_refuses_the_greeting_refuses_the_connection() {
+fn a_refused_greeting_refuses_the_connection() {
     let refusals = [
         (
             "HELLO",
@@ -59,7 +59,7 @@ fn what_refuses_the_greeting_refuses_the_connection() {
 }
 
 #[test]
-fn a_user_that_may_not_be_known_by_its_connection_can_lock() {
+fn a_user_without_permission_for_client_info_can_lock() {
     for command in ["CLIENT", "CLIENT INFO", "CLIENT SETINFO"] {
         let mut it = Played::new("redis://h:1");
         it.start();
@@ -70,7 +70,7 @@ fn a_user_that_may_not_be_known_by_its_connection_can_lock() {
 }
 
 #[test]
-fn a_connection_has_those_before_it_closed() {
+fn a_connection_closes_its_predecessors() {
     let mut it = Played::connected();
     it.ends(1);
     it.passes(20);
@@ -100,7 +100,7 @@ fn a_connection_has_those_before_it_closed() {
 }
 
 #[test]
-fn a_server_without_the_module_is_none() {
+fn a_server_without_the_module_is_refused() {
     let mut it = Played::new("redis://h:1");
     it.start();
     it.greeted(1);
@@ -149,7 +149,7 @@ fn a_connection_has_its_time_to_open_and_its_time_to_greet() {
 }
 
 #[test]
-fn nothing_is_left_of_connections_that_ended() {
+fn ended_connections_leave_nothing() {
     let mut it = Played::connected();
     it.ends(1);
     for number in 2..200 {

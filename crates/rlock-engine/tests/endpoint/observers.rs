@@ -70,7 +70,7 @@ fn observing() -> Played {
 }
 
 #[test]
-fn each_change_is_told_once_and_fences_never_go_back() {
+fn each_change_is_reported_once_and_fences_never_decrease() {
     let mut it = observing();
     receives_message(&mut it, "7 a b");
     assert_eq!(it.actions(), ["observer 1: 7 a b"]);
@@ -90,7 +90,7 @@ fn each_change_is_told_once_and_fences_never_go_back() {
 }
 
 #[test]
-fn what_is_said_before_the_answer_is_part_of_it() {
+fn messages_before_the_answer_are_part_of_it() {
     let mut it = Played::connected();
     it.observes("k");
     it.actions();
@@ -127,7 +127,7 @@ fn observers_of_a_key_share_one_subscription() {
 }
 
 #[test]
-fn who_observes_again_at_once_waits_for_an_answer_of_its_own() {
+fn a_repeated_observer_waits_for_its_own_answer() {
     let mut it = Played::connected();
     it.observes("k");
     it.observes_no_more(1);
@@ -147,7 +147,7 @@ fn who_observes_again_at_once_waits_for_an_answer_of_its_own() {
 }
 
 #[test]
-fn a_quiet_connection_is_asked_for_signs_of_life() {
+fn a_quiet_connection_gets_heartbeats() {
     let mut it = observing();
     it.actions();
     it.passes(5000);
@@ -158,7 +158,7 @@ fn a_quiet_connection_is_asked_for_signs_of_life() {
 }
 
 #[test]
-fn a_new_connection_begins_anew_and_says_so() {
+fn a_new_connection_starts_over_and_reports_it() {
     let mut it = observing();
     receives_message(&mut it, "7 a");
     it.actions();
@@ -183,7 +183,7 @@ fn a_new_connection_begins_anew_and_says_so() {
 }
 
 #[test]
-fn a_refusal_ends_it_and_what_passes_is_asked_again() {
+fn a_refusal_ends_the_observation_and_transient_errors_are_retried() {
     let mut it = Played::connected();
     it.observes("k");
     it.actions();
@@ -212,7 +212,7 @@ fn a_refusal_ends_it_and_what_passes_is_asked_again() {
 }
 
 #[test]
-fn in_a_cluster_it_follows_its_slot() {
+fn an_observation_follows_its_slot() {
     let mut it = cluster::connected();
     it.observes("a");
     assert_eq!(
@@ -287,7 +287,7 @@ fn a_full_server_is_not_asked_for_the_lock_without_its_value() {
 }
 
 #[test]
-fn a_value_is_proclaimed_by_one_renewal() {
+fn a_value_is_published_by_one_renewal() {
     let mut it = Played::connected();
     it.asks("k");
     it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
@@ -318,7 +318,7 @@ fn a_value_is_proclaimed_by_one_renewal() {
 }
 
 #[test]
-fn a_fixed_lease_is_not_prolonged_by_a_value() {
+fn a_value_does_not_extend_a_fixed_lease() {
     let mut it = Played::connected();
     let lease = std::time::Duration::from_secs(10);
     it.asks_on("k", Terms::new().lease(Lease::Fixed(lease)).unwrap());
@@ -353,7 +353,7 @@ fn replies_stay_with_their_requests_whatever_ends_a_subscription() {
 
 /// A server that loads its data refuses each of them, repeatedly.
 #[test]
-fn any_number_of_observers_can_wait_to_be_tried_again() {
+fn any_number_of_observers_can_wait_for_a_retry() {
     let cost_of_each = |count: u32| {
         let mut it = Played::connected();
         (0..count).for_each(|key| it.observes(&format!("k{key}")));

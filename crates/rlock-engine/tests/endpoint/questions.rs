@@ -3,7 +3,7 @@
 use crate::played::Played;
 
 #[test]
-fn nothing_is_left_of_a_question_that_is_answered_or_abandoned() {
+fn an_answered_or_abandoned_question_leaves_nothing() {
     let mut it = Played::connected();
     // The same limit as for opening a connection.
     it.passes(6000);
@@ -44,7 +44,7 @@ fn a_question_is_asked_until_its_limit() {
 
 /// The next holder is another owner.
 #[test]
-fn what_changes_something_is_not_asked_again_where_it_may_have_been_done() {
+fn a_change_that_may_have_been_made_is_not_repeated() {
     let mut it = Played::connected();
     it.forces("k");
     it.answers(1, "RLOCK.FORCE", "-LOADING busy\r\n");

@@ -9,7 +9,7 @@ use crate::played::{Played, RESPONSE, push};
 const CHANNEL: &str = "rlock:client:c";
 
 #[test]
-fn a_message_between_two_replies_is_taken_between_them() {
+fn a_message_between_two_replies_is_handled_between_them() {
     let mut it = Played::connected();
     it.asks("a");
     it.asks("b");
@@ -28,7 +28,7 @@ fn a_message_between_two_replies_is_taken_between_them() {
 }
 
 #[test]
-fn what_a_server_cannot_do_now_is_asked_again_after_a_pause() {
+fn a_transient_refusal_is_retried_after_a_pause() {
     for error in [
         "LOADING Redis is loading the dataset in memory",
         "TRYAGAIN Multiple keys request during rehashing of slot",
@@ -49,7 +49,7 @@ fn what_a_server_cannot_do_now_is_asked_again_after_a_pause() {
 /// One of the keys now holds something that is not a lock, so the server refuses
 /// to release them together.
 #[test]
-fn each_of_several_keys_is_released_until_that_is_answered() {
+fn each_of_several_keys_is_released_until_answered() {
     let mut it = Played::connected();
     it.asks_for("a", &["b"], Terms::new());
     it.answers(1, "RLOCK.MACQUIRE", ":7\r\n");
@@ -69,7 +69,7 @@ fn each_of_several_keys_is_released_until_that_is_answered() {
 /// The server may still have it, bound to a connection and with its grace. Asking
 /// again would leave it bound, whatever the terms are now.
 #[test]
-fn what_was_lost_by_the_clock_is_released_before_its_owner_asks_again() {
+fn a_hold_lost_by_the_clock_is_released_before_its_owner_asks_again() {
     let mut it = Played::connected();
     let lease = Lease::Fixed(Duration::from_secs(1));
     let bound = Terms::new().lease(lease).unwrap();
@@ -104,7 +104,7 @@ fn a_server_that_became_a_replica_is_left() {
 }
 
 #[test]
-fn a_node_of_a_cluster_that_is_taken_for_a_server_refuses() {
+fn a_cluster_node_used_as_a_single_server_refuses() {
     let mut it = Played::connected();
     it.asks("k");
     it.queries("k");
@@ -118,7 +118,7 @@ fn a_node_of_a_cluster_that_is_taken_for_a_server_refuses() {
 }
 
 #[test]
-fn a_connection_on_which_nothing_is_heard_is_given_up() {
+fn a_silent_connection_is_closed() {
     let mut it = Played::connected();
     it.asks("k");
     it.actions();
@@ -133,7 +133,7 @@ fn a_connection_on_which_nothing_is_heard_is_given_up() {
 }
 
 #[test]
-fn a_connection_on_which_something_is_heard_is_kept() {
+fn a_connection_that_receives_bytes_is_kept() {
     let mut it = Played::connected();
     it.asks("a");
     it.actions();
@@ -148,7 +148,7 @@ fn a_connection_on_which_something_is_heard_is_kept() {
 }
 
 #[test]
-fn what_is_no_reply_ends_the_connection() {
+fn an_invalid_reply_ends_the_connection() {
     let long = format!("+{}\r\n", "x".repeat(10_000));
     for bytes in [
         "HTTP/1.1 400 Bad Request\r\n",
@@ -219,7 +219,7 @@ fn bytes_may_be_split_anywhere() {
 }
 
 #[test]
-fn what_is_asked_on_a_connection_that_ends_is_asked_again_on_the_next() {
+fn a_request_on_an_ended_connection_is_repeated_on_the_next() {
     let mut it = Played::connected();
     it.asks("a");
     it.asks("b");
@@ -242,7 +242,7 @@ fn what_is_asked_on_a_connection_that_ends_is_asked_again_on_the_next() {
 }
 
 #[test]
-fn all_that_waits_ends_when_there_will_be_no_connection_any_more() {
+fn all_waits_end_when_there_will_be_no_more_connections() {
     use rlock_engine::endpoint::Event;
     let mut it = Played::connected();
     it.asks("a");
@@ -267,7 +267,7 @@ fn all_that_waits_ends_when_there_will_be_no_connection_any_more() {
 
 /// The server might refuse such a lease each time.
 #[test]
-fn an_extension_that_came_to_nothing_is_not_what_renewals_ask_for() {
+fn a_failed_extension_does_not_change_renewals() {
     let mut it = Played::connected();
     it.asks("a");
     it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");

@@ -34,7 +34,7 @@ fn connected() -> Played {
 }
 
 #[test]
-fn the_newest_word_counts() {
+fn the_newest_answer_counts() {
     let mut it = asked();
     it.receives(1, named("old", 3));
     it.receives(2, named("new", 4));
@@ -55,7 +55,7 @@ fn the_others_are_waited_for_once_one_has_answered() {
 }
 
 #[test]
-fn each_failure_is_told_when_nobody_names_the_master() {
+fn each_failure_is_reported_if_no_sentinel_names_the_master() {
     let mut it = asked();
     it.ends(1);
     it.receives(2, "*-1\r\n-ERR No such master with that name\r\n");
@@ -83,7 +83,7 @@ fn each_failure_is_told_when_nobody_names_the_master() {
 }
 
 #[test]
-fn sentinels_that_fall_silent_are_given_up_after_a_second() {
+fn silent_sentinels_are_abandoned_after_a_second() {
     let mut it = connected();
     // Their connections have been idle for longer than an answer may take.
     for _ in 0..4 {
@@ -103,7 +103,7 @@ fn sentinels_that_fall_silent_are_given_up_after_a_second() {
 }
 
 #[test]
-fn a_master_that_they_name_no_more_is_left() {
+fn a_master_that_they_no_longer_name_is_left() {
     let mut it = connected();
     it.passes(500);
     it.receives(1, named("m", 5));
@@ -117,7 +117,7 @@ fn a_master_that_they_name_no_more_is_left() {
 }
 
 #[test]
-fn that_no_sentinel_answers_is_no_reason_to_leave_a_master() {
+fn a_master_is_kept_if_no_sentinel_answers() {
     let mut it = connected();
     (1..=3).for_each(|number| it.ends(number));
     it.actions();

@@ -28,7 +28,7 @@ fn a_grant_counts_once_enough_replicas_know_of_it() {
 }
 
 #[test]
-fn too_few_are_told_and_what_was_taken_is_given_back() {
+fn too_few_replicas_are_reported_and_the_grant_is_released() {
     let mut it = granted();
     it.receives(2, ":9\r\n:9\r\n:1\r\n");
     let actions = it.actions();

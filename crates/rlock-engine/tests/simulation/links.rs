@@ -378,7 +378,7 @@ fn time_of_changes_elsewhere(engine: &mut Engine) -> Duration {
 }
 
 #[test]
-fn what_happens_to_one_server_costs_nothing_for_what_is_held_at_others() {
+fn an_event_at_one_server_costs_nothing_for_holds_at_others() {
     let (mut few, mut many) = (holder(1), holder(50_000));
     let few = time_of_changes_elsewhere(&mut few);
     let many = time_of_changes_elsewhere(&mut many);

@@ -50,7 +50,7 @@ fn no_two_hold_no_call_hangs_and_nothing_stays() {
 }
 
 #[test]
-fn nor_in_a_cluster_whose_slots_and_masters_change() {
+fn no_two_hold_no_call_hangs_and_nothing_stays_in_a_cluster() {
     let seen = play(Kind::Cluster, 630);
     assert!(seen.events >= 500_000, "{seen:?}");
     assert!(seen.grants >= 3_000, "{seen:?}");

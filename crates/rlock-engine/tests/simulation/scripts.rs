@@ -15,7 +15,7 @@ const SEEDS: u64 = 100;
 /// the lock to the next in line. The same owner asks again before the message
 /// arrives.
 #[test]
-fn a_grant_that_an_earlier_connection_was_told_of_is_none() {
+fn a_grant_reported_to_an_earlier_connection_does_not_count() {
     let wait = Queueing::Unlimited;
     let script = [
         asks(0, Queueing::Try, LEASE_DEFAULT),
@@ -41,7 +41,7 @@ fn a_grant_that_an_earlier_connection_was_told_of_is_none() {
 /// that. The next connection repeats it. The first one arrives after its owner
 /// has taken the lock again.
 #[test]
-fn a_late_release_frees_nothing_that_was_taken_anew() {
+fn a_late_release_does_not_free_a_reacquired_lock() {
     let wait = Queueing::Unlimited;
     let script = [
         asks(1, Queueing::Try, LEASE_DEFAULT),
@@ -63,7 +63,7 @@ fn a_late_release_frees_nothing_that_was_taken_anew() {
 /// Its requests would be answered within five seconds, or never. A lease of two
 /// seconds cannot wait for that.
 #[test]
-fn a_silent_connection_is_given_up_while_a_lease_can_still_be_renewed() {
+fn a_silent_connection_is_closed_while_a_lease_can_still_be_renewed() {
     let asked = asks(0, Queueing::Try, Duration::from_secs(2));
     let silent = cuts(0, None, Cut::Silent);
     let script = [asked, passes(2_100), silent, passes(1_510)];
@@ -94,7 +94,7 @@ fn a_silent_master_delays_no_lock_of_another() {
 
 /// Nothing renews it, so no request would be refused there.
 #[test]
-fn a_loss_is_told_at_the_master_that_has_the_slot_now() {
+fn a_loss_is_reported_by_the_master_that_has_the_slot_now() {
     for window in [0, 500] {
         let window = Duration::from_millis(window);
         let key = Some(0);
@@ -115,7 +115,7 @@ fn a_loss_is_told_at_the_master_that_has_the_slot_now() {
 
 /// Waits and holds continue at the replica, though the master is gone for good.
 #[test]
-fn a_wait_goes_on_at_the_replica() {
+fn a_wait_continues_at_the_replica() {
     for (kind, fall) in [
         (Kind::One, Fall::Killed),
         (Kind::One, Fall::Paused),
@@ -149,7 +149,7 @@ fn a_wait_goes_on_at_the_replica() {
 /// moves to the other master. The reply to an earlier renewal is read when the
 /// hold is already counted at the other master.
 #[test]
-fn what_an_ended_connection_has_renewed_is_cut_also_at_another_master() {
+fn a_renewal_by_an_ended_connection_is_cut_at_another_master() {
     let bound = Terms::new()
         .lease(Duration::from_millis(700))
         .unwrap()
@@ -186,7 +186,7 @@ fn what_an_ended_connection_has_renewed_is_cut_also_at_another_master() {
 
 /// A grant's message is late, while another master answers all the time.
 #[test]
-fn a_sign_of_life_of_another_master_says_nothing_of_a_grant() {
+fn a_heartbeat_of_another_master_proves_no_grant() {
     let brief = Duration::from_millis(700);
     let bound = Terms::new().bound(Duration::from_millis(400)).unwrap();
     let script = [
@@ -209,7 +209,7 @@ fn a_sign_of_life_of_another_master_says_nothing_of_a_grant() {
 /// The same for the connection for replicas: a grant's message is late, while
 /// that connection renews a hold all the time.
 #[test]
-fn a_sign_of_life_beside_a_connection_says_nothing_of_a_grant() {
+fn a_reply_on_a_separate_connection_proves_no_grant() {
     for renewed in [true, false] {
         let brief = Duration::from_millis(700);
         let waiting = Terms {
@@ -237,7 +237,7 @@ fn a_sign_of_life_beside_a_connection_says_nothing_of_a_grant() {
 /// The server has lost a connection, and with it a bound hold. Meanwhile another
 /// connection asks replicas all the time, or is refused all the time.
 #[test]
-fn nor_keeps_it_what_is_bound_to_the_connection() {
+fn a_reply_on_a_separate_connection_keeps_no_bound_hold() {
     let bound = Terms::new().bound(Duration::from_millis(500)).unwrap();
     let refused = Separate::Refused(Duration::from_secs(60));
     for how in [None, Some(refused)] {
