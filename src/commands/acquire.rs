@@ -105,7 +105,7 @@ fn limits(state: &mut State, op: &Operation<'_>, mode: Mode) -> Limits {
         if state.known.holders() as u64 >= shared_max {
             state.known.drop_ended(op.now);
         }
-        shared_elsewhere = state.known.holders_besides(op.name()) as u64;
+        shared_elsewhere = state.known.holders_except(op.name()) as u64;
     }
     Limits {
         waiters_max: settings::number(Setting::MaxWaiters),

@@ -80,7 +80,7 @@ impl Known {
     }
 
     /// How many shared holders of all locks but one are known.
-    pub(crate) fn holders_besides(&self, name: Name<'_>) -> usize {
+    pub(crate) fn holders_except(&self, name: Name<'_>) -> usize {
         let database = self.databases.get(&name.db);
         let entry = database.and_then(|it| it.locks.get(name.key));
         self.holders() - entry.map_or(0, |it| it.holders)

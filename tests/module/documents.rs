@@ -222,7 +222,7 @@ fn pause(line: &str) -> Option<Duration> {
 
 /// The state of a terminal, which decides what a line after its prompt means.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Doing {
+enum TerminalState {
     /// It accepts a command.
     Nothing,
     /// A command waits for its reply, which the next lines show.
@@ -234,7 +234,7 @@ enum Doing {
 /// An example while it runs.
 struct Example<'a> {
     server: &'a Server,
-    terminals: BTreeMap<char, (Client, Doing)>,
+    terminals: BTreeMap<char, (Client, TerminalState)>,
     comparison: Comparison,
 }
 
@@ -281,13 +281,13 @@ impl<'a> Example<'a> {
             return Ok(());
         }
         let server = self.server;
-        let start = || (server.client(), Doing::Nothing);
+        let start = || (server.client(), TerminalState::Nothing);
         let doing = self.terminals.entry(terminal).or_insert_with(start).1;
-        if doing != Doing::Nothing {
+        if doing != TerminalState::Nothing {
             shown.insert(0, words);
             let reply = self.reply_to(terminal)?;
-            if doing == Doing::Waiting {
-                self.now_does(terminal, Doing::Nothing);
+            if doing == TerminalState::Waiting {
+                self.now_does(terminal, TerminalState::Nothing);
             }
             return self.comparison.check("", &shown, &lines_of("", &reply));
         }
@@ -297,11 +297,11 @@ impl<'a> Example<'a> {
         let command = arguments.first().map_or("", String::as_str);
         self.terminals[&terminal].0.send_bytes(&request(&arguments));
         if shown.iter().map(|line| line.trim()).eq(["...blocked"]) {
-            self.now_does(terminal, Doing::Waiting);
+            self.now_does(terminal, TerminalState::Waiting);
             return self.await_blocked(terminal);
         }
         if command == "SUBSCRIBE" {
-            self.now_does(terminal, Doing::Listening);
+            self.now_does(terminal, TerminalState::Listening);
         }
         let reply = self.reply_to(terminal)?;
         self.comparison
@@ -318,7 +318,7 @@ impl<'a> Example<'a> {
         }
     }
 
-    fn now_does(&mut self, terminal: char, doing: Doing) {
+    fn now_does(&mut self, terminal: char, doing: TerminalState) {
         if let Some(it) = self.terminals.get_mut(&terminal) {
             it.1 = doing;
         }
@@ -356,7 +356,7 @@ impl<'a> Example<'a> {
     /// Nobody still waits, and nobody received more than is shown.
     fn end(&self) -> Result<(), String> {
         for (name, (client, doing)) in &self.terminals {
-            if *doing == Doing::Waiting {
+            if *doing == TerminalState::Waiting {
                 return Err(format!("at the end {name} is still blocked"));
             }
             let last = client.ask("PING");

@@ -99,8 +99,8 @@ fn offered_lock_stays_with_the_foreign_client_that_takes_it() {
     // One hand-off was the only one in a row. Meanwhile the module's own clients can only wait.
     let release = request(&["RLOCK.RELEASE", "k", "owner-b"]);
     let take = request(&["EVAL", TAKE, "1", "k", "5f0e:1"]);
-    let barge = request(&["RLOCK.ACQUIRE", "k", "owner-x", "60000"]);
-    b.send_bytes(&[release, barge, take].concat());
+    let early_request = request(&["RLOCK.ACQUIRE", "k", "owner-x", "60000"]);
+    b.send_bytes(&[release, early_request, take].concat());
     assert_eq!(b.answer(), "0");
     assert_eq!(b.answer(), "nil");
     assert_eq!(b.answer(), "nil");

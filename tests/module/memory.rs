@@ -145,11 +145,11 @@ const LIFE: [&str; 11] = [
 ];
 /// How often each client also takes the lock and releases it.
 const PAIRS: usize = 20;
-const LIVES_AT_ONCE: usize = 50;
+const CLIENTS_AT_ONCE: usize = 50;
 
 /// The requests of this number of clients, each for its own lock.
 fn lives() -> Vec<u8> {
-    let lives = (0..LIVES_AT_ONCE).flat_map(|number| {
+    let lives = (0..CLIENTS_AT_ONCE).flat_map(|number| {
         let key = format!("k{number}");
         let pair = ["RLOCK.ACQUIRE {} owner-a 60000", "RLOCK.RELEASE {} owner-a"];
         let pairs = pair.into_iter().cycle().take(2 * PAIRS);
@@ -191,7 +191,7 @@ fn million_grants_leave_nothing_behind() {
             live(&mut stream, &lives);
         }
         let received = subscriber.messages();
-        assert_eq!(received.len(), 20 * LIVES_AT_ONCE, "each loses one hold");
+        assert_eq!(received.len(), 20 * CLIENTS_AT_ONCE, "each loses one hold");
         before = before.or_else(|| Some(used()));
     }
     for gauge in ["waiters", "places_kept", "watches", "contended_locks"] {

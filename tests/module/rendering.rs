@@ -193,11 +193,11 @@ pub(crate) fn agree(expected: &[String], seen: &[String], has_reply: usize) -> b
         && expected
             .iter()
             .zip(&seen)
-            .all(|(expected, seen)| is_alike(expected, seen))
+            .all(|(expected, seen)| is_equal(expected, seen))
 }
 
 /// Equal, except the tolerance of times.
-fn is_alike(expected: &str, seen: &str) -> bool {
+fn is_equal(expected: &str, seen: &str) -> bool {
     let (expected, seen) = (
         expected.replace("ttl ", "ttl="),
         seen.replace("ttl ", "ttl="),

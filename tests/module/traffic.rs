@@ -16,13 +16,13 @@ const DURATION: Duration = Duration::from_secs(3);
 
 /// What all clients know of a lock.
 #[derive(Default)]
-struct Witness {
+struct Observed {
     holders: AtomicUsize,
     last_fence: AtomicI64,
     grants: AtomicUsize,
 }
 
-impl Witness {
+impl Observed {
     /// Holds a lock from now on; nobody else may hold it.
     fn begin(&self, fence: i64) {
         let others = self.holders.fetch_add(1, Ordering::SeqCst);
@@ -44,7 +44,7 @@ impl Witness {
 }
 
 /// The actions of one client; `turn` selects one of them.
-fn take_part(server_port: u16, number: usize, witness: &Witness) {
+fn take_part(server_port: u16, number: usize, witness: &Observed) {
     let mut client = Client::connect(server_port);
     let owner = format!("owner-{number}");
     for round in 0..ROUNDS {
@@ -86,7 +86,7 @@ fn take_part(server_port: u16, number: usize, witness: &Witness) {
 fn lock_stays_exclusive_under_traffic() {
     let setup = Setup::new().line("appendonly yes").line("appendfsync no");
     let server = setup.start();
-    let witness = Witness::default();
+    let witness = Observed::default();
     std::thread::scope(|scope| {
         for number in 0..CLIENTS {
             let (port, witness) = (server.port(), &witness);
@@ -159,7 +159,7 @@ impl Numbers {
 }
 
 /// Takes and releases some of the locks until the time is over; returns how often.
-fn take_several(port: u16, number: usize, witnesses: &[Witness; KEYS]) -> usize {
+fn take_several(port: u16, number: usize, witnesses: &[Observed; KEYS]) -> usize {
     let client = Client::connect(port);
     let mut numbers = Numbers(0x9E37_79B9_7F4A_7C15 ^ (number as u64) << 20);
     let start = Instant::now();
@@ -191,7 +191,7 @@ fn take_several(port: u16, number: usize, witnesses: &[Witness; KEYS]) -> usize 
 #[test]
 fn each_of_several_locks_stays_exclusive_and_all_clients_progress() {
     let server = Server::start();
-    let witnesses = <[Witness; KEYS]>::default();
+    let witnesses = <[Observed; KEYS]>::default();
     let rounds = std::thread::scope(|scope| {
         let clients = (0..CLIENTS).map(|number| {
             let (port, witnesses) = (server.port(), &witnesses);

@@ -71,7 +71,7 @@ impl Comparison {
         seen: &[String],
     ) -> Result<(), String> {
         line.clone_into(&mut self.before);
-        if self.all_alike(expected, seen) {
+        if self.all_equal(expected, seen) {
             return Ok(());
         }
         let (expected, seen) = (expected.join("\n    "), seen.join("\n    "));
@@ -88,24 +88,24 @@ impl Comparison {
         Some(seen.to_string())
     }
 
-    fn all_alike(&mut self, expected: &[&str], seen: &[String]) -> bool {
+    fn all_equal(&mut self, expected: &[&str], seen: &[String]) -> bool {
         let Some((line, expected)) = expected.split_first() else {
             return seen.is_empty();
         };
         if line.trim() == "..." {
             let fitting = (0..=seen.len()).find_map(|omitted| {
                 let mut trial = self.clone();
-                trial.all_alike(expected, &seen[omitted..]).then_some(trial)
+                trial.all_equal(expected, &seen[omitted..]).then_some(trial)
             });
             return fitting.map(|trial| *self = trial).is_some();
         }
         let alike = |(first, seen): (&String, &[String])| {
-            self.are_alike(line, first) && self.all_alike(expected, seen)
+            self.are_equal(line, first) && self.all_equal(expected, seen)
         };
         seen.split_first().is_some_and(alike)
     }
 
-    fn are_alike(&mut self, expected: &str, seen: &str) -> bool {
+    fn are_equal(&mut self, expected: &str, seen: &str) -> bool {
         let spaced = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
         let (expected, seen) = (spaced(expected), spaced(seen));
         let before = std::mem::replace(&mut self.before, seen.clone());

@@ -249,11 +249,11 @@ impl Locks {
         }
         let search = || Search::new(self, holders, request.owner, request.options.mode, targets);
         let verdict = match search().verdict() {
-            Verdict::OldKnot if !holders.is_over() => search().whole().verdict(),
+            Verdict::ExistingDeadlock if !holders.is_over() => search().whole().verdict(),
             verdict => verdict,
         };
         match verdict {
-            Verdict::NoCycle | Verdict::OldKnot => Ok(()),
+            Verdict::NoCycle | Verdict::ExistingDeadlock => Ok(()),
             Verdict::Cycle(owners) => {
                 self.counters.deadlocks += 1;
                 Err(Refusal::Deadlock { owners })

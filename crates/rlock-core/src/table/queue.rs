@@ -68,8 +68,8 @@ impl Streak {
     /// Whether to offer a free lock, after this number of hand-offs in a row; 0 for
     /// never. After an offer the streak starts again.
     pub(crate) const fn offers(&mut self, after: u64) -> bool {
-        let had_their_time = self.offered;
-        self.offered = !had_their_time && after > 0 && self.hand_offs as u64 >= after;
+        let was_offered = self.offered;
+        self.offered = !was_offered && after > 0 && self.hand_offs as u64 >= after;
         if self.offered {
             self.hand_offs = 0;
         }

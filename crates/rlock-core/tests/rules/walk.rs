@@ -179,7 +179,7 @@ fn core_and_model_agree_on_a_long_walk_between_narrow_limits() {
 
 #[test]
 fn core_and_model_agree_on_a_long_walk_without_deadlock_detection() {
-    walks(Setup::HEEDLESS, &[]);
+    walks(Setup::NO_DEADLOCK_DETECTION, &[]);
 }
 
 /// Nobody changes keys from outside, though the server restarts sometimes, and

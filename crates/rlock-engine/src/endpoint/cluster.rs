@@ -20,7 +20,7 @@ use crate::wire::topology::{self, Range, Redirect, Standing};
 pub(super) const ASKED_EVERY: Duration = Duration::from_secs(1);
 /// The interval of these questions without a reason for doubt: a client that
 /// waits at a master that was cut off hears nothing of its successor.
-const LOOKED_AT_EVERY: Duration = Duration::from_secs(5);
+const REFRESH_INTERVAL: Duration = Duration::from_secs(5);
 
 pub(super) struct Cluster {
     /// The first servers to ask.
@@ -323,7 +323,7 @@ impl Endpoint {
         cluster.earliest = now + ASKED_EVERY;
         cluster.next = match std::mem::take(&mut cluster.is_suspect) {
             true => cluster.earliest,
-            false => now + LOOKED_AT_EVERY,
+            false => now + REFRESH_INTERVAL,
         };
         let next = cluster.next;
         self.timers.insert((next, Timer::Cluster));

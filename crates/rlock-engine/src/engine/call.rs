@@ -242,7 +242,7 @@ impl Call {
             // If this is refused, the request for the lock is refused too.
             (Phase::Releasing, Ok(_) | Err(Fault::Refused(_))) => {
                 if let Some((lost, _)) = at.engine.lost_part(at.now, &at.work.claims) {
-                    at.engine.disown(&lost);
+                    at.engine.forget_lost_holds(&lost);
                 }
                 Next::Ask
             }

@@ -113,10 +113,10 @@ fn observers_of_a_key_share_one_subscription() {
     assert_eq!(it.actions(), ["observer 1: 7 a", "observer 2: 7 a"]);
     receives_message(&mut it, "7 b");
     assert_eq!(it.actions(), ["observer 1: 7 b", "observer 2: 7 b"]);
-    it.observes_no_more(1);
+    it.stops_observing(1);
     receives_message(&mut it, "7");
     assert_eq!(it.actions(), ["observer 2: nobody"]);
-    it.observes_no_more(2);
+    it.stops_observing(2);
     assert_eq!(it.actions(), ["1 UNSUBSCRIBE rlock:value:{k}", "1 HELLO"]);
     it.answers(1, "UNSUBSCRIBE", unsubscribed());
     it.answers(1, "HELLO", HELLO);
@@ -130,7 +130,7 @@ fn observers_of_a_key_share_one_subscription() {
 fn a_repeated_observer_waits_for_its_own_answer() {
     let mut it = Played::connected();
     it.observes("k");
-    it.observes_no_more(1);
+    it.stops_observing(1);
     it.observes("k");
     it.answers(1, "SUBSCRIBE", subscribed());
     it.answers(1, "RLOCK.INFO", info(Some((7, "a"))));
@@ -343,7 +343,7 @@ fn replies_stay_with_their_requests_whatever_ends_a_subscription() {
         let mut it = cluster::connected();
         it.observes("a");
         it.receives(3, confirmed("ssubscribe", "rlock:value:{a}") + &info(None));
-        it.observes_no_more(1);
+        it.stops_observing(1);
         it.asks("a");
         it.actions();
         it.receives(3, ends + HELLO + ":12\r\n");

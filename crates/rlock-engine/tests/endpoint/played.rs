@@ -316,7 +316,7 @@ impl Played {
         self.handle(Event::Observe { observer, key });
     }
 
-    pub(crate) fn observes_no_more(&mut self, number: usize) {
+    pub(crate) fn stops_observing(&mut self, number: usize) {
         let observer = self.observers[number - 1];
         self.handle(Event::Unobserve { observer });
     }

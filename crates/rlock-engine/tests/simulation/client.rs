@@ -35,7 +35,7 @@ pub(crate) struct Client {
     pub(crate) opened: u64,
     /// The requests without an answer, with their connections.
     pub(crate) asked: BTreeMap<Id, u64>,
-    pub(crate) dawdles_until: u64,
+    pub(crate) slow_until: u64,
     /// The connections that have asked a server for a moving slot, once each.
     pub(crate) asking: BTreeSet<u64>,
     /// The server's ID of the connections for replicas, by server; until when
@@ -185,7 +185,7 @@ impl Client {
             links: BTreeMap::new(),
             opened: 0,
             asked: BTreeMap::new(),
-            dawdles_until: 0,
+            slow_until: 0,
             asking: BTreeSet::new(),
             separate: BTreeMap::new(),
             silent_until: 0,

@@ -245,7 +245,7 @@ impl World {
         }
         let late = self.delay();
         let now = self.now;
-        let dawdles_until = self.clients[client].dawdles_until;
+        let slow_until = self.clients[client].slow_until;
         let replied = |here| Happening::Replied {
             id,
             here,
@@ -262,7 +262,7 @@ impl World {
         } else if let Some(link) = links.next() {
             link.at_client = link.at_client.max(now + late) + 1;
             let here = link.at_client;
-            self.later(here.max(dawdles_until) - now, client, replied(here));
+            self.later(here.max(slow_until) - now, client, replied(here));
         }
         self.has_acted(server);
     }
@@ -325,7 +325,7 @@ impl World {
         for message in self.servers[server].messages() {
             let client = message.client;
             let late = self.delay();
-            let dawdles_until = self.clients[client].dawdles_until;
+            let slow_until = self.clients[client].slow_until;
             let link = self.clients[client].links.get_mut(&node);
             let Some(link) = link.filter(|link| !link.is_cut && link.server == server) else {
                 continue;
@@ -334,7 +334,7 @@ impl World {
                 continue;
             }
             link.at_client = link.at_client.max(self.now + late) + 1;
-            let (at, link) = (link.at_client.max(dawdles_until), link.number);
+            let (at, link) = (link.at_client.max(slow_until), link.number);
             self.later(at - self.now, client, Happening::Sent { link, message });
         }
     }

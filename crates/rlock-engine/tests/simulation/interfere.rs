@@ -23,8 +23,8 @@ impl World {
             }
             Operation::Dawdle { client, time } => {
                 let client = &mut self.clients[client];
-                client.dawdles_until = client.dawdles_until.max(self.now + nanos(time));
-                let until = client.dawdles_until;
+                client.slow_until = client.slow_until.max(self.now + nanos(time));
+                let until = client.slow_until;
                 for actor in &mut client.actors {
                     if let Some(latest) = actor.call.as_mut().and_then(|it| it.latest.as_mut()) {
                         *latest = (*latest).max(until);

@@ -43,7 +43,7 @@ pub(crate) struct World {
     pub(crate) may_leave: bool,
     pub(crate) is_ending: bool,
     /// When the watches of all holds were last checked.
-    pub(crate) looked: u64,
+    pub(crate) checked_at: u64,
     /// The first violation.
     pub(crate) wrong: Option<String>,
     /// The log of events, if somebody wants to read it.
@@ -95,7 +95,7 @@ impl World {
             left: BTreeSet::new(),
             may_leave: false,
             is_ending: false,
-            looked: 0,
+            checked_at: 0,
             wrong: None,
             trace: None,
             happened: 0,

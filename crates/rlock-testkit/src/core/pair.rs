@@ -51,7 +51,7 @@ impl Setup {
         grace_ms: 40,
     };
     /// Without detection of deadlocks.
-    pub const HEEDLESS: Self = Self {
+    pub const NO_DEADLOCK_DETECTION: Self = Self {
         limits: Limits {
             waiters_max: 100,
             places_per_user: 0,
@@ -68,7 +68,7 @@ impl Setup {
         match number % 3 {
             0 => Self::WIDE,
             1 => Self::NARROW,
-            _ => Self::HEEDLESS,
+            _ => Self::NO_DEADLOCK_DETECTION,
         }
     }
 }
