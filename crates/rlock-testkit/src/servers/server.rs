@@ -348,7 +348,7 @@ pub fn replicated() -> (Server, Server) {
     let replica = Setup::new().replica_of(&primary).start();
     let is_up = || replica.info("replication", "master_link_status") == "up";
     eventually("the replica follows", is_up);
-    // Only now does the primary count it as a replica.
+    // The primary counts it as a replica only from now on.
     eventually("the replica is online", || {
         primary
             .info("replication", "slave0")
