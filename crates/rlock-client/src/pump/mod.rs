@@ -234,7 +234,16 @@ impl State {
     fn log(&self, note: &Note) {
         match note {
             Note::Connected { address } => tracing::info!(address, "connected to the server"),
-            Note::NotConnected { failure } => {
+            Note::NotConnected {
+                address,
+                failure,
+                is_news: true,
+            } => tracing::warn!(
+                address,
+                "cannot reach {address} ({}), trying again",
+                failure.reason(address)
+            ),
+            Note::NotConnected { failure, .. } => {
                 tracing::debug!(%failure, "no connection to the server yet");
             }
             Note::Lost { address } => tracing::warn!(address, "connection to the server lost"),
@@ -244,7 +253,11 @@ impl State {
                 let message = String::from_utf8_lossy(message);
                 tracing::warn!(%message, "unknown message");
             }
-            Note::NoRoutes { failure } => {
+            Note::NoRoutes {
+                failure,
+                is_news: true,
+            } => tracing::warn!("cannot reach the cluster ({failure}), trying again"),
+            Note::NoRoutes { failure, .. } => {
                 tracing::debug!(%failure, "no server reports the slots");
             }
         }

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::endpoint::connection::{Purpose, What};
+use crate::endpoint::keeper::Outage;
 use crate::endpoint::{ConnectionId, Endpoint, Note, Source, Timer, silent};
 use crate::engine;
 use crate::engine::instant::Instant;
@@ -33,6 +34,8 @@ pub(super) struct Cluster {
     refreshes: u64,
     /// Whether answers in progress may already be outdated.
     is_suspect: bool,
+    /// What the user knows about refreshes without an answer.
+    outage: Outage,
     /// The next regular refresh, and the earliest moment for one.
     next: Instant,
     earliest: Instant,
@@ -62,6 +65,7 @@ impl Cluster {
             refresh: None,
             refreshes: 0,
             is_suspect: false,
+            outage: Outage::default(),
             next: Instant::from_nanos(0),
             earliest: Instant::from_nanos(0),
         }
@@ -326,21 +330,29 @@ impl Endpoint {
             false => now + REFRESH_INTERVAL,
         };
         let next = cluster.next;
+        let found = refresh.best.ok_or(Failure::NoneOf {
+            what: "no server reports the slots",
+            failures: refresh.failures,
+        });
+        let is_news = match &found {
+            Ok(_) => {
+                cluster.outage = Outage::default();
+                false
+            }
+            Err(failure) => cluster.outage.is_news(failure),
+        };
         self.timers.insert((next, Timer::Cluster));
-        match refresh.best {
-            Some((_, routes)) => {
+        match found {
+            Ok((_, routes)) => {
                 self.engine.handle(now, engine::Event::Routes(routes));
                 self.questions_go_on(now);
                 self.watches_go_on(now);
                 self.start_at_nodes(now);
             }
-            None => {
-                let failure = Failure::NoneOf {
-                    what: "no server reports the slots",
-                    failures: refresh.failures,
-                };
-                self.start_at_nobody(&failure);
-                self.note(Note::NoRoutes { failure });
+            Err(failure) => {
+                let ends_start = self.start_at_nobody(&failure);
+                let is_news = is_news && !ends_start;
+                self.note(Note::NoRoutes { failure, is_news });
             }
         }
     }

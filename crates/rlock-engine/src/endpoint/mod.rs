@@ -298,10 +298,16 @@ pub enum Note {
         /// Where it is.
         address: String,
     },
-    /// A server cannot be asked yet.
+    /// A server cannot be asked yet. It is tried again.
     NotConnected {
+        /// Where it is.
+        address: String,
         /// Why.
         failure: Failure,
+        /// Whether the user should know. This is so once per outage, and once
+        /// more when a failure follows that does not pass by itself. It is not so
+        /// if the failure ends [`Event::Start`].
+        is_news: bool,
     },
     /// A server can no longer be asked.
     Lost {
@@ -314,10 +320,13 @@ pub enum Note {
     NamedElsewhere,
     /// A server sent a message that this client does not understand.
     UnknownMessage(Vec<u8>),
-    /// No server reports the slots.
+    /// No server reports the slots. They are asked again.
     NoRoutes {
         /// Why.
         failure: Failure,
+        /// Whether the user should know, as for
+        /// [`NotConnected`](Self::NotConnected).
+        is_news: bool,
     },
 }
 

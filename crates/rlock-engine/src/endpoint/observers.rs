@@ -289,7 +289,7 @@ impl Endpoint {
         frame: Frame,
     ) {
         if let Frame::Error(error) = frame {
-            self.watch_failed(now, main, (key, *attempt), Fault::from(error));
+            self.watch_failed(now, main, (key, *attempt), Fault::of(error, &[key]));
         }
     }
 
@@ -302,7 +302,7 @@ impl Endpoint {
         frame: Frame,
     ) {
         let info = match frame {
-            Frame::Error(error) => Err(Fault::from(error)),
+            Frame::Error(error) => Err(Fault::of(error, &[key])),
             frame => inspect::info(&frame).map_err(Fault::Refused),
         };
         let info = match info {

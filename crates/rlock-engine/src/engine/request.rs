@@ -101,6 +101,20 @@ impl Request {
         }
     }
 
+    /// Who asks, and for which keys; none for a heartbeat.
+    pub fn claims(&self) -> Option<&Claims> {
+        match self {
+            Self::Acquire { claims, .. }
+            | Self::Renew { claims, .. }
+            | Self::Release { claims, .. }
+            | Self::ReleaseEach { claims, .. }
+            | Self::Downgrade { claims }
+            | Self::Cancel { claims }
+            | Self::CleanUp { claims, .. } => Some(claims),
+            Self::Ping => None,
+        }
+    }
+
     /// Whether it uses a separate connection, because it waits for replicas. Its
     /// answer, or a missing answer, says nothing about the main connection.
     pub fn is_separate(&self) -> bool {

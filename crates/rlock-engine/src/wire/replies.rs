@@ -27,7 +27,14 @@ pub fn decode(request: &Request, replies: &[Frame]) -> Result<Reply, Fault> {
         (Request::CleanUp { .. }, Frame::Error(_)) => Ok(Reply::Refused),
         // Each key counts separately: some are not locks.
         (Request::ReleaseEach { .. }, _) => Ok(Reply::Done),
-        (_, Frame::Error(error)) => Err(Fault::from(error.clone())),
+        (_, Frame::Error(error)) => {
+            let keys: Vec<_> = request
+                .claims()
+                .into_iter()
+                .flat_map(Claims::keys)
+                .collect();
+            Err(Fault::of(error.clone(), &keys))
+        }
         (_, reply) => read(request, reply).map_err(Fault::Refused),
     }
 }

@@ -43,10 +43,6 @@ fn a_refused_greeting_refuses_the_connection() {
         ("HELLO", "WRONGPASS invalid username-password pair"),
         ("HELLO", "ERR unknown command 'HELLO'"),
         ("SELECT", "ERR DB index is out of range"),
-        (
-            "SUBSCRIBE",
-            "NOPERM this user has no permissions to access a channel",
-        ),
     ];
     for (command, error) in refusals {
         let mut it = Played::new("redis://h:1/9");
@@ -56,6 +52,18 @@ fn a_refused_greeting_refuses_the_connection() {
         let refused = format!("not connected: {error}");
         assert_eq!(it.did()[1..], ["close 1", &*refused, &*outcome], "{error}");
     }
+}
+
+#[test]
+fn a_refused_subscription_names_the_pattern_that_is_needed() {
+    let mut it = Played::new("redis://h:1");
+    it.start();
+    let refused = "NOPERM No permissions to access a channel";
+    it.greeted_but(1, "SUBSCRIBE", &format!("-{refused}\r\n"));
+    let outcome = it.did().pop().unwrap();
+    let rule = "the user's ACL needs &rlock:client:*";
+    let begin = format!("call 1: cannot connect to the server: {refused}; {rule}");
+    assert!(outcome.starts_with(&begin), "{outcome}");
 }
 
 #[test]

@@ -6,6 +6,7 @@
 mod cluster;
 mod greeting;
 mod observers;
+mod outages;
 mod played;
 mod questions;
 mod replies;

@@ -25,6 +25,8 @@ pub(crate) struct Played {
     observers: Vec<Id>,
     pub(crate) proofs: Vec<Arc<Proof>>,
     actions: Vec<String>,
+    /// The failures that the user should know.
+    news: Vec<String>,
 }
 
 pub(crate) const RESPONSE: u64 = 5000;
@@ -50,6 +52,7 @@ impl Played {
             observers: Vec::new(),
             proofs: Vec::new(),
             actions: Vec::new(),
+            news: Vec::new(),
         }
     }
 
@@ -75,6 +78,11 @@ impl Played {
     /// The actions since the last call.
     pub(crate) fn actions(&mut self) -> Vec<String> {
         std::mem::take(&mut self.actions)
+    }
+
+    /// The failures since the last call that the user should know.
+    pub(crate) fn news(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.news)
     }
 
     /// The same without the commands that were sent.
@@ -110,8 +118,18 @@ impl Played {
                 }
                 Action::Over { why, .. } => format!("over: {why}"),
                 Action::Flushed { .. } => "flushed".to_owned(),
-                Action::Note(Note::NoRoutes { failure }) => format!("no routes: {failure}"),
-                Action::Note(Note::NotConnected { failure }) => {
+                Action::Note(Note::NoRoutes { failure, is_news }) => {
+                    self.news.extend(is_news.then(|| failure.to_string()));
+                    format!("no routes: {failure}")
+                }
+                Action::Note(Note::NotConnected {
+                    address,
+                    failure,
+                    is_news,
+                }) => {
+                    let reason = failure.reason(&address);
+                    self.news
+                        .extend(is_news.then(|| format!("{address}: {reason}")));
                     format!("not connected: {failure}")
                 }
                 Action::Note(Note::UnknownMessage(_)) => "unknown message".to_owned(),

@@ -285,3 +285,21 @@ fn a_failed_extension_does_not_change_renewals() {
         "{actions}"
     );
 }
+
+#[test]
+fn a_refusal_for_a_lack_of_rights_names_the_key_and_the_rule() {
+    let mut it = Played::connected();
+    let refused = "-NOPERM No permissions to access a key\r\n";
+    let rule = "the user's ACL needs a pattern for the key 'invoice:7', such as ~invoice:*";
+    it.asks("invoice:7");
+    it.answers(1, "RLOCK.ACQUIRE", refused);
+    it.queries("invoice:7");
+    it.answers(1, "RLOCK.INFO", refused);
+    let actions = it.did();
+    assert_eq!(actions.len(), 2);
+    let begin = format!("not permitted: No permissions to access a key; {rule}: see docs/");
+    for (call, actions) in actions.iter().enumerate() {
+        let begin = format!("call {}: {begin}", call + 2);
+        assert!(actions.starts_with(&begin), "{actions}");
+    }
+}

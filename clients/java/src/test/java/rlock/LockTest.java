@@ -12,12 +12,14 @@ import static rlock.Servers.pause;
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import java.io.File;
+import java.net.ServerSocket;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.security.KeyStore;
 import java.security.cert.CertificateFactory;
 import java.time.Duration;
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.HexFormat;
 import java.util.List;
 import java.util.Map;
@@ -29,6 +31,10 @@ import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Executors;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.logging.Handler;
+import java.util.logging.Level;
+import java.util.logging.LogRecord;
+import java.util.logging.Logger;
 import java.util.regex.Pattern;
 import javax.net.ssl.SSLContext;
 import javax.net.ssl.TrustManagerFactory;
@@ -499,6 +505,78 @@ class LockTest {
                     leadership.resign();
                     assertEquals("nobody", ElectionTest.shown(changes));
                 }
+            }
+        }
+    }
+
+    /** The warnings with this text that are logged while a client of this URL waits for a lock. */
+    private static List<String> warningsOfAWait(String url, String text) throws Exception {
+        var warnings = Collections.synchronizedList(new ArrayList<String>());
+        var handler = new Handler() {
+            @Override
+            public void publish(LogRecord line) {
+                if (line.getLevel() == Level.WARNING && line.getMessage().contains(text)) {
+                    warnings.add(line.getMessage());
+                }
+            }
+
+            @Override
+            public void flush() {}
+
+            @Override
+            public void close() {}
+        };
+        var logger = Logger.getLogger("rlock");
+        logger.addHandler(handler);
+        try (var client = Client.of(url)) {
+            var waits = client.getLock("invoice:7").acquireAsync();
+            eventually("a warning", () -> !warnings.isEmpty());
+            pause(1000); // Several attempts.
+            waits.cancel(true);
+            client.close(Duration.ZERO);
+        } finally {
+            logger.removeHandler(handler);
+        }
+        return List.copyOf(warnings);
+    }
+
+    @Test
+    void anUnreachableServerIsReportedOnce() throws Exception {
+        int port;
+        try (var free = new ServerSocket(0)) {
+            port = free.getLocalPort();
+        }
+        var warnings = warningsOfAWait("redis://127.0.0.1:" + port, "127.0.0.1:" + port);
+        assertEquals(1, warnings.size(), warnings::toString);
+        var expected = "cannot reach 127\\.0\\.0\\.1:" + port + " \\(.*refused.*\\), trying again";
+        assertTrue(warnings.get(0).matches(expected), warnings::toString);
+    }
+
+    @Test
+    void aWrongPasswordIsReportedOnce() throws Exception {
+        try (var server = new Servers()) {
+            var address = "127.0.0.1:" + server.port();
+            ask(server.port(), "CONFIG", "SET", "requirepass", "secret");
+            for (var each : List.of(List.of("", "NOAUTH"), List.of(":wrong@", "WRONGPASS"))) {
+                var warnings = warningsOfAWait("redis://" + each.get(0) + address, address);
+                assertEquals(1, warnings.size(), warnings::toString);
+                var expected = "cannot reach " + address + " (" + each.get(1);
+                assertTrue(warnings.get(0).startsWith(expected), warnings::toString);
+            }
+        }
+    }
+
+    @Test
+    void aLackOfRightsNamesTheKeyAndTheRule() {
+        try (var server = new Servers()) {
+            ask(server.port(), "ACL", "SETUSER", "few", "on", ">p", "~other:*", "&rlock:client:*", "+@all");
+            try (var client = Client.of("redis://few:p@127.0.0.1:" + server.port())) {
+                var error = assertThrows(RlockException.class, client.getLock("invoice:7")::lock);
+                assertEquals("Denied", error.code());
+                assertTrue(error.getMessage().matches(".*'invoice:7'.* ~invoice:\\*: see docs/operating\\.md.*"), error::getMessage);
+                ask(server.port(), "ACL", "SETUSER", "few", "-rlock.acquire");
+                error = assertThrows(RlockException.class, client.getLock("other:7")::lock);
+                assertTrue(error.getMessage().contains(" +rlock.acquire: see docs/operating.md"), error::getMessage);
             }
         }
     }
