@@ -56,7 +56,7 @@ const VERSION: c_int = version_part(env!("CARGO_PKG_VERSION_MAJOR")) * 1_00_00
 const fn version_part(text: &str) -> c_int {
     match c_int::from_str_radix(text, 10) {
         Ok(number) => number,
-        Err(_) => panic!("a part of the version is no number"),
+        Err(_) => panic!("a part of the version is not a number"),
     }
 }
 

@@ -130,7 +130,7 @@ pub(crate) fn load(ctx: &Context, arguments: &[Text]) -> Result<(), String> {
         let setting = all.find(|it| it.name().as_bytes() == name);
         let setting = setting.ok_or_else(|| {
             let shown = Shown(name);
-            format!("{shown} on the loadmodule line is no setting of this module")
+            format!("{shown} on the loadmodule line is not a setting of this module")
         })?;
         set_from_line(setting, value)?;
     }

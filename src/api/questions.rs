@@ -180,7 +180,7 @@ impl<'a> Info<'a> {
 
     /// Whether there is a field with this value.
     fn is(&self, field: &CStr, value: &CStr) -> bool {
-        // SAFETY: the fields, of which the text is one, are not freed yet.
+        // SAFETY: the fields, including this text, are not freed yet.
         unsafe {
             let text = raw::server_info_text(self.fields, field.as_ptr());
             !text.is_null() && CStr::from_ptr(text) == value

@@ -211,5 +211,5 @@ fn user_at_its_limit_leaves_places_to_others() {
     let own = "RLOCK.ACQUIRE k s3 60000 WAIT 0 NOTIFY c";
     assert_eq!(shop.ask(own), "WAITING");
     let place = server.lock("k").waiter("b0").and_then(|it| it.client_id);
-    assert_eq!(place, Some(bank.id()), "it stays with whom it was");
+    assert_eq!(place, Some(bank.id()), "it still counts for the same user");
 }

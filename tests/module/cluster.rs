@@ -23,7 +23,7 @@ pub(crate) fn one_node() -> Server {
     server
 }
 
-/// A cluster of two nodes, of which the first has all slots.
+/// A cluster of two nodes; the first has all slots.
 pub(crate) fn two_nodes() -> (Server, Server) {
     let (first, second) = (one_node(), Server::configured(&["cluster-enabled yes"]));
     let meet = format!("CLUSTER MEET 127.0.0.1 {}", first.port());

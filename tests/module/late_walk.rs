@@ -211,7 +211,7 @@ impl Walk<'_> {
         if waited.contains(&format!("[owner {owner} ")) {
             *self.outcomes.entry("killed").or_default() += 1;
             let key = format!("k{key}");
-            eventually("no ghost holds the lock", || {
+            eventually("no disconnected waiter holds the lock", || {
                 !self.server.owners(&key).contains(owner)
             });
         }

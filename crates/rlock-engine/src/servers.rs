@@ -577,7 +577,7 @@ impl<'a> Url<'a> {
                 return Err(out_of_range("url", &value, HOSTS));
             }
             let Some(address) = Address::read(host, port, self.tls) else {
-                let value = format!("not to be understood at host {number}");
+                let value = format!("malformed at host {number}");
                 return Err(out_of_range("url", &value, HOSTS));
             };
             if matches!(address.host(), Some("0.0.0.0" | "::")) {
@@ -615,7 +615,7 @@ impl<'a> Url<'a> {
             match (known.and_then(|place| values.get_mut(place)), form) {
                 (Some(known), _) => *known = Some(value),
                 (None, Some(form)) if name != "protocol" => {
-                    let value = "with a parameter that is not known here";
+                    let value = "with an unknown parameter";
                     return Err(out_of_range("url", value, form));
                 }
                 (None, _) => {}
@@ -903,7 +903,7 @@ mod tests {
             ("redis+clusters://ann:secret@a", "redis+clusters://"),
             ("redis://ann:secret@", "empty where host 1 should be"),
             ("redis://ann:secret@a,b", "of several hosts"),
-            ("redis://ann:secret/t@a", "understood at host 1"),
+            ("redis://ann:secret/t@a", "malformed at host 1"),
             ("redis://ann:%ffsecret@a", "UTF-8"),
             ("redis://a/secret", "database"),
             ("redis://ann:secret@0.0.0.0", "wildcard at host 1"),
@@ -913,8 +913,8 @@ mod tests {
             ("redis+cluster://ann:secret@a,:7", "empty where host 2"),
             ("redis+cluster://ann:secret@a,[::]", "wildcard at host 2"),
             ("redis+cluster://ann:secret@a/3", "database 3"),
-            ("redis+cluster://ann:secret@a:x", "understood at host 1"),
-            ("redis+cluster://ann:secret/t@a", "understood at host 1"),
+            ("redis+cluster://ann:secret@a:x", "malformed at host 1"),
+            ("redis+cluster://ann:secret/t@a", "malformed at host 1"),
             ("redis+cluster://a?secret=1", "parameter"),
             (
                 "redis+sentinel://ann:secret@a,,b/locks",

@@ -91,15 +91,15 @@ fn a_program_terminated_while_it_starts_servers_leaves_none() {
 fn a_failed_start_is_reported() {
     let failed = |arguments: &[&str]| {
         let output = Command::new(PROGRAM).args(arguments).output().unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        (output.status.code(), said)
+        let error = String::from_utf8(output.stderr).unwrap();
+        (output.status.code(), error)
     };
-    let (code, said) = failed(&["one", "--set", "no-such-line yes"]);
-    assert!(code == Some(1) && said.contains("no-such-line"), "{said}");
-    let (code, said) = failed(&["one", "--", "no-such-program"]);
+    let (code, error) = failed(&["one", "--set", "no-such-line yes"]);
+    assert!(code == Some(1) && error.contains("no-such-line"), "{error}");
+    let (code, error) = failed(&["one", "--", "no-such-program"]);
     assert!(
-        code == Some(127) && said.contains("no-such-program"),
-        "{said}"
+        code == Some(127) && error.contains("no-such-program"),
+        "{error}"
     );
 }
 
@@ -134,8 +134,8 @@ fn a_command_runs_while_the_servers_do_and_its_exit_code_is_returned() {
     let command = command.args(["one", "--tls", "--", "sh", "-c", script]);
     let mut program = command.stdout(Stdio::piped()).spawn().unwrap();
     let mut output = String::new();
-    let said = program.stdout.as_mut().unwrap().read_to_string(&mut output);
-    said.unwrap();
+    let read = program.stdout.as_mut().unwrap().read_to_string(&mut output);
+    read.unwrap();
     assert_eq!(program.wait().unwrap().code(), Some(7));
     let port = output
         .trim()

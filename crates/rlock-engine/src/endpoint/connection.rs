@@ -354,7 +354,7 @@ impl Endpoint {
             Source::Sentinels(_) | Source::Cluster(_)
                 if !connection.greeting.is_master && !self.settings.is_probe =>
             {
-                let why = "the server is no master, though others name it as one";
+                let why = "the server is not a master, although others name it as one";
                 Err(Failure::Io(why.to_owned()))
             }
             _ => Ok(()),

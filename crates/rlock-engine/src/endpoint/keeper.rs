@@ -158,7 +158,7 @@ impl Endpoint {
                     self.give_up(now, main, super::silent());
                 }
             }
-            // No answer from the Sentinels is no reason to leave a server.
+            // A server is kept if no Sentinel answers.
             _ => {}
         }
     }

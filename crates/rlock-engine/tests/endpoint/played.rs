@@ -257,7 +257,7 @@ impl Played {
         while let Some(due) = self.endpoint.next_deadline()
             && due.nanos() <= end
         {
-            assert!(due.nanos() > self.now, "nothing is due for ever");
+            assert!(due.nanos() > self.now, "something is always due");
             self.now = due.nanos();
             self.handle(Event::Tick);
         }

@@ -136,5 +136,5 @@ fn a_replica_that_they_name_is_not_used() {
     it.greeted_but(4, "HELLO", "%1\r\n+role\r\n+replica\r\n");
     let did = it.did();
     assert_eq!(did[1], "close 4", "{did:?}");
-    assert!(did[2].contains("is no master"), "{did:?}");
+    assert!(did[2].contains("is not a master"), "{did:?}");
 }

@@ -164,7 +164,7 @@ impl Driver {
             assert!(done < 20_000, "what is due stays due");
             match due {
                 Due::WaitEnd(ticket) => self.end_wait(ticket),
-                Due::TurnAway(_) => panic!("it is no replica"),
+                Due::TurnAway(_) => panic!("it is not a replica"),
                 Due::Withdraw(ended) => self.withdraw(&ended, None),
                 Due::Settle { db, key } => self.settle(Name { db, key: &key }),
                 Due::Unbind { db, key, owner } => self.unbind(Name { db, key: &key }, &owner),

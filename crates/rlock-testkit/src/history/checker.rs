@@ -222,7 +222,7 @@ fn check_notified(history: &History, holds: &[&Hold], found: &mut Vec<Violation>
                 key: hold.key,
                 moment: last,
                 text: format!(
-                    "`{}` was ended by {} ({}) at {}, and its holder was not told within its lease:\n  {}",
+                    "`{}` was ended by {} ({}) at {}, and its holder was not notified within its lease:\n  {}",
                     hold.key,
                     fault.kind,
                     fault.detail,

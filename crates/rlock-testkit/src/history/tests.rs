@@ -96,7 +96,7 @@ fn a_lost_grant_is_allowed_if_its_holder_is_notified_in_time() {
         rules(&history(&late, std::slice::from_ref(&promoted))),
         [Rule::Exclusion]
     );
-    // Not before the fault, and not because of a fault that loses nothing.
+    // An overlap before the fault, or after a fault that loses nothing, is found.
     let later = fault(Loses::Unreplicated, 2 * SECOND + 1, 3 * SECOND);
     assert_eq!(rules(&history(&allowed, &[later])), [Rule::Exclusion]);
     let harmless = fault(Loses::Nothing, SECOND + 1, 2 * SECOND);

@@ -177,7 +177,7 @@ async fn forward(mut client: TcpStream, mut server: TcpStream, state: Arc<State>
     let mut has_lost = false;
     loop {
         tokio::select! {
-            // Replies are not slow, however many requests come.
+            // Replies are not slow, for any number of requests.
             biased;
             length = server.read(&mut reply) => {
                 let bytes = reply.get(..length.ok().filter(|length| *length > 0)?)?;

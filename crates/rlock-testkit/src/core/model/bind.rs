@@ -105,7 +105,7 @@ impl Model {
 
     fn lacks_more_watches(&self, replaced: usize, keys: &[usize], ask: &Ask<'_>) -> bool {
         let wanted = if ask.watches() { keys.len() } else { 0 };
-        // Existing watches may be replaced, however many there are.
+        // Existing watches may be replaced at any number of watches.
         let more = wanted.saturating_sub(replaced);
         more > 0 && self.watches() + more > self.limits.watches_max
     }

@@ -27,7 +27,7 @@ impl Model {
             });
         }
         let Data::Hash(hash) = data else {
-            unreachable!("what is no lock is never taken");
+            unreachable!("other data is never taken");
         };
         hash.fence = Some(fence);
         let permits = match wanted.mode {
