@@ -23,6 +23,10 @@ final class Engine {
     /** Instead of a time: no limit, or no time at all. */
     static final long NONE = -1;
 
+    static {
+        Inlining.restrict();
+    }
+
     private final Memory memory;
     private final ExportFunction input;
     private final ExportFunction output;
