@@ -6,6 +6,7 @@ use indicatif::HumanBytes;
 
 use super::facts::{Facts, OTHERS};
 use super::report::{Finding, Severity};
+use crate::arguments::COMMIT;
 use crate::readable::milliseconds;
 
 const DEFECTS: &str = "docs/operating.md#defects-and-limits-of-servers";
@@ -43,22 +44,40 @@ pub(super) fn findings(facts: &Facts, has_fail_over: bool) -> Vec<Finding> {
 
 fn loaded(facts: &Facts) -> Finding {
     let docs = "docs/operating.md#upgrading-the-module";
-    let own = env!("CARGO_PKG_VERSION");
-    match (facts.has_module(), facts.module()) {
-        (false, _) => Finding::new(Severity::Problem, "module", "rlock is not loaded")
+    if !facts.has_module() {
+        return Finding::new(Severity::Problem, "module", "rlock is not loaded")
             .effect("There are no lock commands here: the reply to each is `ERR unknown command`.")
             .remedy("Start the server with `loadmodule /path/to/librlock.so`. Replicas that may be promoted need it, too.")
-            .docs("docs/commands.md#settings"),
-        (true, Some(version)) if version != own => {
-            let found = format!("rlock {version}, and this command line is {own}");
-            Finding::new(Severity::Note, "module", found)
-                .effect("The older version refuses options of the newer one that it does not know.")
-                .remedy("Upgrade the servers first, then the clients.")
-                .docs(docs)
-        }
-        (true, Some(version)) => Finding::ok("module", format!("rlock {version}")).docs(docs),
-        (true, None) => Finding::ok("module", "rlock of an unknown version").docs(docs),
+            .docs("docs/commands.md#settings");
     }
+    let own = env!("CARGO_PKG_VERSION");
+    let Some(version) = facts.module() else {
+        return Finding::ok("module", "rlock of an unknown version").docs(docs);
+    };
+    let found = match facts.commit() {
+        Some(commit) => format!("rlock {version} ({commit})"),
+        None => format!("rlock {version}"),
+    };
+    if version != own {
+        return Finding::new(
+            Severity::Note,
+            "module",
+            format!("{found}, and this command line is {own}"),
+        )
+        .effect("The older version refuses options of the newer one that it does not know.")
+        .remedy("Upgrade the servers first, then the clients.")
+        .docs(docs);
+    }
+    if facts
+        .commit()
+        .is_some_and(|it| it != COMMIT && COMMIT != "unknown")
+    {
+        return Finding::new(Severity::Note, "module", format!("{found}, and this command line is of {COMMIT}"))
+            .effect("They have the same version but were built from different commits, so they may behave differently.")
+            .remedy("Build and install both from the same commit.")
+            .docs(docs);
+    }
+    Finding::ok("module", found).docs(docs)
 }
 
 fn defects(facts: &Facts) -> Vec<Finding> {
@@ -419,8 +438,8 @@ fn own(facts: &Facts) -> Option<Finding> {
     let all = denied.join(", ");
     let is_other = |right: &&str| OTHERS.iter().any(|(other, _)| other == right);
     Some(if !denied.iter().all(is_other) {
-        Finding::new(Severity::Warning, "rights", format!("{user} lacks {all}"))
-            .effect("This user cannot lock with the Rust client or `rlock exec`: it gets NOPERM. Other users may have these rights.")
+        Finding::new(Severity::Note, "rights", format!("{user} lacks {all}"))
+            .effect("This user cannot lock with an rlock client or `rlock exec`: it gets NOPERM. An operator does not need these rights.")
             .remedy("If this user has to lock, give it these rights with `ACL SETUSER`.")
             .docs(RIGHTS)
     } else if !denied.is_empty() {
@@ -453,7 +472,7 @@ fn exposure(facts: &Facts) -> Option<Finding> {
     }
     let finding = Finding::new(Severity::Warning, "access", found)
         .effect("Everybody who can reach the server can end any hold with RLOCK.FORCE or DEL, and change its settings.")
-        .remedy("Give the user `default` a password or disable it, set `protected-mode yes`, or bind to addresses that only clients can reach.")
+        .remedy("Disable the user `default` with `ACL SETUSER default reset off`, once every program has a user of its own. Or give it a password, set `protected-mode yes`, or bind to addresses that only clients can reach.")
         .docs(RIGHTS);
     Some(finding)
 }
@@ -473,9 +492,31 @@ fn unanswered(facts: &Facts) -> Option<Finding> {
         "{refused}; the user needs {}",
         rights.collect::<Vec<_>>().join(" ")
     );
-    let finding = Finding::new(Severity::Note, "not looked at", found)
+    let finding = Finding::new(Severity::Warning, "not looked at", found)
         .effect("INFO covers the module, versions, memory and replicas. CONFIG GET covers persistence, startup grace, min-replicas-to-write, connections and unlock messages. ACL GETUSER covers access by the user default. Checks that need a refused command are missing here.")
         .remedy("Give the user these rights with `ACL SETUSER`, or run this again as a user that has them.")
         .docs("docs/cli.md#access-rights");
     Some(finding)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn module(commit: &str) -> Finding {
+        let info = format!("module:name=rlock,ver=100,api=1\r\nrlock_commit:{commit}\r\n");
+        let mut facts = Facts::of_info(&info);
+        facts.denied = Some(Vec::new());
+        loaded(&facts)
+    }
+
+    #[test]
+    fn another_commit_of_the_same_version_is_a_note() {
+        assert_eq!(module(COMMIT).severity, Severity::Ok);
+        assert_eq!(module("unknown").severity, Severity::Ok);
+        let other = module("0123456789");
+        let expected = COMMIT != "unknown";
+        assert_eq!(other.severity == Severity::Note, expected, "{other:?}");
+        assert!(other.found.contains("0123456789"), "{other:?}");
+    }
 }

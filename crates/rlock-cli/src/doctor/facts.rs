@@ -25,9 +25,9 @@ const SETTINGS: [&str; 12] = [
     "rlock.*",
 ];
 
-/// Nobody locks by the Rust client, or by this command line, without these. With
-/// arguments by which they change nothing: a lease or an option that is none, or
-/// an owner who holds nothing.
+/// The rlock clients and this command line cannot lock without these. The
+/// arguments change nothing: a lease or an option is invalid, or the owner holds
+/// nothing.
 const LOCKING: [(&str, &[&str]); 4] = [
     ("RLOCK.ACQUIRE", &[KEY, "doctor", "x"]),
     ("RLOCK.RENEW", &[KEY, "doctor", "x"]),
@@ -60,13 +60,28 @@ pub(super) struct Facts {
     pub(super) user: Option<String>,
     /// How the user `default` is set up: `on`, `nopass` and others.
     pub(super) default_user: Vec<String>,
-    /// What the user may not use of what clients need; none without the module.
+    /// What clients need but the user may not use; none without the module.
     pub(super) denied: Option<Vec<&'static str>>,
     /// What was refused, and how the server refused it.
     pub(super) unanswered: Vec<(&'static str, String)>,
 }
 
 impl Facts {
+    /// A master that says only this.
+    #[cfg(test)]
+    pub(super) fn of_info(info: &str) -> Self {
+        Self {
+            info: info.to_owned(),
+            config: HashMap::new(),
+            cluster: None,
+            clock: None,
+            user: None,
+            default_user: Vec::new(),
+            denied: None,
+            unanswered: Vec::new(),
+        }
+    }
+
     /// A field of `INFO`.
     pub(super) fn info(&self, name: &str) -> Option<&str> {
         value(&self.info, name)
@@ -116,6 +131,11 @@ impl Facts {
         let (major, minor) = (version / 10_000, version / 100 % 100);
         Some(format!("{major}.{minor}.{}", version % 100))
     }
+
+    /// The commit that the module was built from, if it is known.
+    pub(super) fn commit(&self) -> Option<&str> {
+        self.info("rlock_commit").filter(|it| *it != "unknown")
+    }
 }
 
 fn value<'a>(info: &'a str, name: &str) -> Option<&'a str> {
@@ -146,7 +166,9 @@ pub(super) async fn ask(master: &Master) -> Result<Facts, Error> {
         .and_then(|user| texts(user.field("flags")?));
     Ok(Facts {
         clock: questions.clock().await?,
-        denied: denied(master, cluster.is_some()).await?,
+        denied: Rights::new(master, user.as_deref())
+            .denied(cluster.is_some())
+            .await?,
         info,
         config,
         cluster,
@@ -227,58 +249,85 @@ fn seconds_and_micros(answer: &Frame) -> Option<(u64, u64)> {
     Some((seconds.parse().ok()?, micros.parse().ok()?))
 }
 
-/// What the user may not use; none if the server does not know the commands.
-///
-/// Each command is sent in a form that changes nothing, about a key that nobody
-/// has. Servers look at rights before they carry out a command, so also a user
-/// without the right to `ACL DRYRUN` learns of its own.
-async fn denied(master: &Master, is_cluster: bool) -> Result<Option<Vec<&'static str>>, Error> {
-    let mut denied = Vec::new();
-    let key = format!("rlock-doctor:{}", uuid::Uuid::new_v4());
-    for (name, arguments) in LOCKING.into_iter().chain(OTHERS) {
-        let mut command = Command::new(name);
-        for argument in arguments {
-            command.arg(if *argument == KEY { &*key } else { *argument });
-        }
-        let Some(error) = refusal(master, &command).await? else {
-            continue;
-        };
-        if error.message.contains("unknown command") {
-            return Ok(None);
-        }
-        // Rights to keys are another matter: nobody knows which are in use.
-        if is_about_rights(&error) && error.message.contains(" to run ") {
-            denied.push(name);
-        }
+/// Finds out what a user may not use.
+struct Rights<'a> {
+    master: &'a Master,
+    /// Whose rights `ACL DRYRUN` tells; none if it cannot be used.
+    user: Option<&'a str>,
+}
+
+impl<'a> Rights<'a> {
+    fn new(master: &'a Master, user: Option<&'a str>) -> Self {
+        Self { master, user }
     }
-    denied.extend(no_subscription(master, is_cluster).await?);
-    Ok(Some(denied))
+
+    /// None if the server does not know the commands.
+    ///
+    /// Rights to keys are not examined, because the keys in use are unknown.
+    async fn denied(mut self, is_cluster: bool) -> Result<Option<Vec<&'static str>>, Error> {
+        let mut denied = Vec::new();
+        let key = format!("rlock-doctor:{}", uuid::Uuid::new_v4());
+        for (name, arguments) in LOCKING.into_iter().chain(OTHERS) {
+            let arguments = arguments
+                .iter()
+                .map(|it| if *it == KEY { &*key } else { *it });
+            let arguments: Vec<_> = arguments.collect();
+            match self.refusal(name, &arguments).await? {
+                Some(text) if is_unknown_command(&text) => return Ok(None),
+                Some(text) if text.contains(" to run ") => denied.push(name),
+                _ => {}
+            }
+        }
+        let subscribe = match is_cluster {
+            true => "SSUBSCRIBE",
+            false => "SUBSCRIBE",
+        };
+        match self
+            .refusal(subscribe, &["rlock:client:{0}:doctor"])
+            .await?
+        {
+            Some(text) if text.contains(" to run ") => denied.push(subscribe),
+            Some(text) if text.contains("channel") => denied.push(CHANNELS),
+            _ => {}
+        }
+        Ok(Some(denied))
+    }
+
+    /// Why the server would not run the command, if it would not.
+    ///
+    /// `ACL DRYRUN` leaves no entry in `ACL LOG`. A user without that right sends
+    /// the command itself, in a form that changes nothing: a server looks at
+    /// rights first.
+    async fn refusal(&mut self, name: &str, arguments: &[&str]) -> Result<Option<String>, Error> {
+        if let Some(user) = self.user {
+            let words: Vec<_> = [user, name]
+                .into_iter()
+                .chain(arguments.iter().copied())
+                .collect();
+            let answer = self.master.ask(&command("ACL DRYRUN", &words)).await?;
+            match answer {
+                Frame::Error(error) if is_unknown_command(&error.message) => {
+                    return Ok(Some(error.message));
+                }
+                Frame::Error(_) => self.user = None,
+                Frame::Simple(_) => return Ok(None),
+                text => return Ok(text.into_text()),
+            }
+        }
+        Ok(match self.master.ask(&command(name, arguments)).await? {
+            Frame::Error(error)
+                if is_about_rights(&error) || is_unknown_command(&error.message) =>
+            {
+                Some(error.message)
+            }
+            _ => None,
+        })
+    }
 }
 
-/// The rights that are missing to receive messages from the server.
-async fn no_subscription(master: &Master, is_cluster: bool) -> Result<Option<&'static str>, Error> {
-    let subscribe = if is_cluster {
-        "SSUBSCRIBE"
-    } else {
-        "SUBSCRIBE"
-    };
-    let mut command = Command::new(subscribe);
-    command.arg("rlock:client:{0}:doctor");
-    let error = refusal(master, &command).await?;
-    Ok(error
-        .filter(is_about_rights)
-        .map(|error| match error.message.contains("channel") {
-            true => CHANNELS,
-            false => subscribe,
-        }))
-}
-
-/// What the server says against it, if anything.
-async fn refusal(master: &Master, command: &Command) -> Result<Option<ServerError>, Error> {
-    Ok(match master.ask(command).await? {
-        Frame::Error(error) => Some(error),
-        _ => None,
-    })
+/// As a command says of itself, and as `ACL DRYRUN` does.
+fn is_unknown_command(text: &str) -> bool {
+    text.contains("unknown command") || text.starts_with("Command '") && text.contains("not found")
 }
 
 fn is_about_rights(error: &ServerError) -> bool {

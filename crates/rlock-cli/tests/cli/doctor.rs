@@ -67,10 +67,8 @@ fn nothing_is_found_at_a_good_server() {
         .collect();
     assert!(bad.is_empty(), "{bad:#?}");
     assert_eq!(report["masters"][0]["module"], env!("CARGO_PKG_VERSION"));
-    assert_eq!(
-        found(&report, "module"),
-        concat!("rlock ", env!("CARGO_PKG_VERSION"))
-    );
+    let module = concat!("rlock ", env!("CARGO_PKG_VERSION"), " (");
+    assert!(found(&report, "module").starts_with(module), "{report}");
 }
 
 #[test]
@@ -226,12 +224,8 @@ fn a_user_is_told_what_it_may_not_use_and_what_was_not_looked_at() {
             words.contains("the user needs +info +config|get"),
             "{words}"
         );
-        let severity = if user == "app" {
-            "note rights:"
-        } else {
-            "warning rights:"
-        };
-        assert!(words.contains(severity), "{words}");
+        assert!(words.contains("note rights:"), "{words}");
+        assert!(words.contains("warning not looked at:"), "{words}");
     }
     let rule = "ACL SETUSER sees on >pw allkeys allchannels +@all -config -acl";
     let _: () = admin.run(rule);

@@ -68,6 +68,29 @@ fn a_lock_that_is_not_free_is_124_and_the_command_does_not_run() {
     }
 }
 
+/// Cron mails each line that a job prints.
+#[test]
+fn a_lock_that_is_not_free_is_no_failure_and_prints_nothing_with_conflict_exit_code_0() {
+    let server = Server::start();
+    server.held_by("k", "somebody");
+    for wait in ["0", "20ms"] {
+        let ended = finished(&mut exec(
+            &server,
+            &["k", "-E", "0", "--wait", wait],
+            "echo ran",
+        ));
+        ended.assert_code(0);
+        assert_eq!((ended.stdout.as_str(), ended.stderr.as_str()), ("", ""));
+    }
+    let ended = finished(&mut exec(
+        &server,
+        &["k", "-E", "0", "-n", "--json"],
+        "echo ran",
+    ));
+    ended.assert_code(0);
+    ended.assert_says("is not free");
+}
+
 #[test]
 fn a_wait_ends_with_its_limit() {
     let server = Server::start();

@@ -181,6 +181,28 @@ fn each_question_needs_no_more_than_the_operator_has() {
 }
 
 #[test]
+fn the_doctor_sees_all_with_the_rights_for_it_and_is_refused_nothing() {
+    let server = Server::start();
+    admit(&server, &added("| `rlock doctor` as the operator"));
+    let mut doctor = rlock_at(&url(&server, "operator"));
+    let ended = finished(doctor.args(["doctor", "--json"]));
+    ended.assert_code(0);
+    let report = ended.json();
+    let findings = report["masters"][0]["findings"].as_array().unwrap();
+    let of = |check: &str| findings.iter().find(|finding| finding["check"] == check);
+    assert!(of("not looked at").is_none(), "{report}");
+    for seen in ["persistence", "clock", "access", "connections"] {
+        assert!(of(seen).is_some(), "{seen}: {report}");
+    }
+    let rights = of("rights").unwrap();
+    assert_eq!(rights["severity"], "note");
+    let lacking = "user operator lacks RLOCK.ACQUIRE, RLOCK.RENEW, RLOCK.RELEASE, RLOCK.CANCEL, \
+        RLOCK.DOWNGRADE, RLOCK.MACQUIRE, RLOCK.MRENEW, RLOCK.MRELEASE";
+    assert_eq!(rights["found"], lacking);
+    assert_nothing_refused(&server);
+}
+
+#[test]
 fn who_observes_an_election_needs_a_channel_more_and_who_leads_does_not() {
     let server = Server::start();
     admit(&server, "");
