@@ -535,7 +535,7 @@ mod tests {
     }
 
     #[test]
-    fn what_passes_by_itself_is_no_refusal() {
+    fn transient_errors_are_not_refusals() {
         for line in [
             "LOADING x",
             "READONLY",
@@ -572,14 +572,14 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_ends_with_what_its_server_no_longer_is() {
+    fn a_connection_ends_when_its_server_loses_its_role() {
         assert!(fault("READONLY You can't write").ends_connection());
         assert!(fault("ERR SNOTIFY channel is gone").ends_connection());
         assert!(!fault("LOADING x").ends_connection());
     }
 
     #[test]
-    fn what_lies_in_the_settings_does_not_pass() {
+    fn errors_of_the_settings_are_not_transient() {
         let of = |kind: io::ErrorKind| Error::Connect(Failure::from(&io::Error::from(kind)));
         assert!(of(io::ErrorKind::ConnectionRefused).is_transient());
         assert!(of(io::ErrorKind::TimedOut).is_transient());
@@ -611,7 +611,7 @@ mod tests {
     }
 
     #[test]
-    fn those_left_out_are_not_an_owner() {
+    fn omitted_owners_are_not_an_owner() {
         assert_eq!(owners_in("x cycle of owners: 'a' 'b' ..."), ["a", "b"]);
     }
 

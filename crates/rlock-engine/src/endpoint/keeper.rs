@@ -227,7 +227,7 @@ impl Endpoint {
                 _ => {}
             }
         }
-        self.leave_beside(now, main, &failure);
+        self.leave_separate(now, main, &failure);
     }
 
     fn not_connected(&mut self, now: Instant, node: Node, address: String, failure: Failure) {
@@ -250,7 +250,7 @@ impl Endpoint {
         self.keepers.entry(node).or_default().failure = Some(failure.clone());
         self.questions_fail_at(node, &failure);
         if self.is_cluster() {
-            self.doubt(now);
+            self.suspect_routes(now);
             // Before the slots are known, no other server can be asked.
             let routes = self.engine.routes();
             if !routes.has(node) && !routes.nodes().is_empty() {

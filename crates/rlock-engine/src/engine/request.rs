@@ -117,7 +117,7 @@ impl Request {
 
     /// Whether it uses a separate connection, because it waits for replicas. Its
     /// answer, or a missing answer, says nothing about the main connection.
-    pub fn goes_beside(&self) -> bool {
+    pub fn is_separate(&self) -> bool {
         self.replicas() > 0
     }
 
@@ -172,7 +172,7 @@ pub(super) struct Sent {
     pub(super) by: By,
     pub(super) node: Node,
     pub(super) connection: u64,
-    pub(super) goes_beside: bool,
+    pub(super) is_separate: bool,
     pub(super) sent: Instant,
 }
 

@@ -3,7 +3,6 @@
 //! It has no I/O and no clock, so a test says when a connection is open, which
 //! bytes arrive, and how much time passes.
 
-mod beside;
 mod cluster;
 mod greeting;
 mod observers;
@@ -12,3 +11,4 @@ mod played;
 mod questions;
 mod replies;
 mod sentinels;
+mod separate;
