@@ -254,7 +254,7 @@ impl Machine {
                 }
                 Ok(())
             }
-            _ => self.tell(now, kind, &mut reader),
+            _ => self.handle_without_call(now, kind, &mut reader),
         }
     }
 
@@ -371,7 +371,12 @@ impl Machine {
     }
 
     /// Handles an event that concerns no call.
-    fn tell(&mut self, now: Instant, kind: u8, reader: &mut Reader<'_>) -> Result<(), Malformed> {
+    fn handle_without_call(
+        &mut self,
+        now: Instant,
+        kind: u8,
+        reader: &mut Reader<'_>,
+    ) -> Result<(), Malformed> {
         let event = match kind {
             10 => Event::Opened {
                 connection: ConnectionId::of_number(reader.u64()?),

@@ -46,7 +46,7 @@ fn missing(text: &str, keys: &[&[u8]]) -> Option<String> {
 }
 
 fn shown(key: &[u8]) -> String {
-    format!("'{}'", key.escape_ascii())
+    format!("'{}'", String::from_utf8_lossy(key))
 }
 
 /// A pattern for this key and those that begin like it; none if its bytes mean

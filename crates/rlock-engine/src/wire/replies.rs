@@ -28,11 +28,8 @@ pub fn decode(request: &Request, replies: &[Frame]) -> Result<Reply, Fault> {
         // Each key counts separately: some are not locks.
         (Request::ReleaseEach { .. }, _) => Ok(Reply::Done),
         (_, Frame::Error(error)) => {
-            let keys: Vec<_> = request
-                .claims()
-                .into_iter()
-                .flat_map(Claims::keys)
-                .collect();
+            let claims = request.claims();
+            let keys = claims.map_or_else(Vec::new, |claims| claims.keys().collect());
             Err(Fault::of(error.clone(), &keys))
         }
         (_, reply) => read(request, reply).map_err(Fault::Refused),
