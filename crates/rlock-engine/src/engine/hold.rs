@@ -1,5 +1,5 @@
-//! What is held: the mode, the fence, the number of guards; and how a loss is
-//! detected, by the clock or by a message from the server.
+//! The holds of a client: mode, fence and guards; and how a loss is detected,
+//! by the clock or by a message from the server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ pub(super) struct Hold {
     /// The current mode; upgrades and downgrades change it.
     pub(super) ask: Ask,
     pub(super) taken: Instant,
-    /// When the request was made from which its validity counts.
+    /// Its validity counts from this moment, when the request was made.
     asked: Instant,
     /// When the lease ends. This is later than the end of its validity if the
     /// connection of a bound hold broke: the server may have cut the lease, but a
@@ -47,16 +47,15 @@ pub(super) struct Hold {
     /// Renewals that failed since the last success.
     pub(super) failures: u32,
     pub(super) alarm: Option<Instant>,
-    /// When its last alarm was due.
+    /// When its last timer was due.
     pub(super) alarm_was: Option<Instant>,
-    /// The latest moment of its renewal, if others come first when it is due.
+    /// When its renewal must begin at the latest, if other renewals come first.
     pub(super) urgent: Option<Instant>,
     /// Whether its loss has been reported.
     pub(super) is_reported: bool,
     /// The requested fence; the server may have raised it already.
     pub(super) raised: Option<u64>,
-    /// Whether a request without an answer may have taken it again or upgraded
-    /// it.
+    /// Whether an unanswered request may have re-acquired or upgraded it.
     pub(super) is_fence_uncertain: bool,
     /// The server must keep it at least until then, with or without guards.
     pub(super) kept: Option<Instant>,
@@ -66,19 +65,19 @@ pub(super) struct Hold {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Grant {
     pub(super) fence: u64,
-    /// When the request was made from which the lease counts.
+    /// The lease counts from this moment, when the request was made.
     pub(super) sent: Instant,
     pub(super) lease: Duration,
-    /// The connection that brought it.
+    /// The connection on which it arrived.
     pub(super) connection: u64,
 }
 
-/// What an owner holds of the keys that it asks for.
+/// Which of the requested keys an owner holds.
 pub(super) enum Possession<'a> {
     Nothing,
     /// Exactly these keys, by one grant.
     These(Id, &'a Hold),
-    /// Only some of them, or these together with others.
+    /// Only some of these keys, or these together with other keys.
     Otherwise(&'a Hold),
 }
 
@@ -112,8 +111,8 @@ impl Hold {
         }
     }
 
-    /// Makes one guard need only shared mode from now on. True if no guard needs
-    /// exclusive mode any more, so that the server can let others in.
+    /// Downgrades one guard to shared mode. True if no guard needs exclusive
+    /// mode any more, so that the server can admit shared holders.
     pub(super) fn leave_writers(&mut self) -> bool {
         self.writers = self.writers.saturating_sub(1);
         let is_last = self.writers == 0;
@@ -127,7 +126,8 @@ impl Hold {
     /// time that its connection was known to be alive, or from its own last
     /// request.
     pub(super) fn cut(&self, now: Instant, known_good: Instant) {
-        // A hold that is over stays over, whatever another connection says.
+        // A hold that has ended stays ended, even if another connection is
+        // alive.
         if let (Some(grace), true) = (self.terms.bound, self.proof.is_live(now))
             && let Some(until) = self.proof.valid_until()
         {
@@ -136,7 +136,7 @@ impl Hold {
         }
     }
 
-    /// Its loss is reported by that connection from now on.
+    /// From now on that connection reports its loss.
     pub(super) fn notified_by(&mut self, connection: u64) {
         (self.notices_by, self.is_on_its_way) = (connection, false);
         self.proof.set_node(self.node);
@@ -186,7 +186,7 @@ impl Hold {
 }
 
 impl Engine {
-    /// What the owner holds of these keys.
+    /// Which of these keys the owner holds.
     pub(super) fn held(&self, now: Instant, claims: &Claims) -> Possession<'_> {
         let held = claims.names().filter_map(|name| self.live(now, name));
         let mut held = held.map(|hold| hold.proof.hold);
@@ -205,7 +205,7 @@ impl Engine {
         }
     }
 
-    /// The hold that can be entered again, if there is one.
+    /// The hold that the owner can re-enter, if there is one.
     fn live(&self, now: Instant, name: &Name) -> Option<&Hold> {
         let hold = self.claims.get(name)?.hold?;
         let hold = self.holds.get(&hold)?;
@@ -354,14 +354,14 @@ impl Engine {
         true
     }
 
-    /// The connection that brought the grant may have ended before.
+    /// The connection on which the grant arrived may have ended before.
     fn cut_if_over(&self, now: Instant, hold: &Hold, grant: Grant) {
         if !self.connection(hold.node).is(grant.connection) {
             hold.cut(now, grant.sent);
         }
     }
 
-    /// Notes that a request of the owner will get no answer.
+    /// Records that a request of the owner will get no answer.
     pub(super) fn fence_is_uncertain(&mut self, claims: &Claims) {
         for name in claims.names() {
             let hold = self.claims.get(name).and_then(|claim| claim.hold);
@@ -387,8 +387,8 @@ impl Engine {
         all.filtered(is_newest)
     }
 
-    /// What the owner held of these keys and lost, and the server may still have:
-    /// the keys of one hold, and its fence if that is certain.
+    /// A hold of these keys that the owner has lost, but the server may still
+    /// have: its keys, and its fence if that is certain.
     pub(super) fn lost_part(&self, now: Instant, claims: &Claims) -> Option<(Claims, Option<u64>)> {
         claims.names().find_map(|name| {
             let id = self.claims.get(name)?.hold?;
@@ -439,7 +439,7 @@ impl Engine {
         }
     }
 
-    /// Moves the timer of that hold to `alarm`.
+    /// Moves the timer of that hold to `due`.
     pub(super) fn set_alarm(&mut self, id: Id, alarm: Option<Instant>) {
         let Some(hold) = self.holds.get_mut(&id) else {
             return;
@@ -507,7 +507,7 @@ impl Engine {
         false
     }
 
-    /// Why it is lost, if it is, judged now.
+    /// Why it is lost at `now`; none if it is not lost.
     pub(super) fn loss(&mut self, now: Instant, id: Id) -> Option<Loss> {
         let hold = self.holds.get_mut(&id)?;
         let loss = hold.proof.loss(now)?;
@@ -520,8 +520,8 @@ impl Engine {
         Some(loss)
     }
 
-    /// The server has ended it. No effect if it is already over, including by the
-    /// clock.
+    /// The server has ended it. No effect if it is already over, even if only
+    /// by the clock.
     pub(super) fn lose(&mut self, now: Instant, id: Id) {
         if let Some(hold) = self.holds.get(&id) {
             hold.proof.lose(now);

@@ -1,9 +1,9 @@
-//! How an owner leaves a lock, with as little left behind as possible: its last
+//! How an owner leaves a lock and leaves no place or hold behind: its last
 //! guard releases it, at once or at the end of a last lease; an exclusive hold
 //! becomes shared; or a call that nobody waits for is withdrawn.
 //!
-//! Repeating any of these is harmless: the server answers nil for what is already
-//! gone, and never touches another owner's hold.
+//! Repeating any of these is harmless: the server answers nil if the hold is
+//! already gone, and never changes another owner's hold.
 
 use std::time::Duration;
 
@@ -29,15 +29,15 @@ const REPEATS: [Duration; 3] = [
 pub(super) struct Leaving {
     hold: Id,
     ask: Ask,
-    /// Whether the guard is no longer counted.
+    /// Whether the guard was subtracted from the number of guards.
     has_left: bool,
     /// The keys to release once it has the turn: those that the owner has not
-    /// taken again since.
+    /// re-acquired since.
     rest: Option<Claims>,
     /// Why several keys are released one by one, if they are.
     refusal: Option<Error>,
-    /// Whether the last request was for keeping the hold for a while instead of
-    /// releasing it.
+    /// Whether the last request kept the hold for a while instead of releasing
+    /// it.
     is_kept: bool,
 }
 
@@ -78,7 +78,7 @@ impl Engine {
             self.resolve(call, Outcome::Failed(Error::Lost(loss)));
             return self.leave(now, id, ask);
         }
-        // A guard that leaves other guards behind waits for nobody.
+        // If other guards remain, nothing is sent.
         if hold.guards > 1 {
             hold.leave(ask);
             return self.resolve(call, Outcome::Done);
@@ -134,8 +134,8 @@ impl Engine {
         }
     }
 
-    /// Ends a guard that nobody took. This undoes an upgrade, because the owner's
-    /// other guards only read.
+    /// Ends a guard whose caller was gone. This undoes an upgrade, because the
+    /// owner's other guards only need shared mode.
     pub(super) fn untaken(&mut self, now: Instant, call: Id, id: Id, ask: Ask) {
         let Some(hold) = self.holds.get_mut(&id) else {
             return;
@@ -215,8 +215,8 @@ impl Leaving {
             at.work
                 .resolve(at.engine, Outcome::Failed(Error::Lost(loss)));
         }
-        // The loss of one of several keys leaves the others, except those that
-        // the owner has taken again since.
+        // If one of several keys is lost, the other keys are released, except
+        // those that the owner has re-acquired since.
         let is_gone = loss == Some(Loss::EndedByServer) && is_single;
         self.rest = at.engine.newest_part(self.hold).filter(|_| !is_gone);
         if self.rest.is_none() {
@@ -282,7 +282,7 @@ impl Leaving {
             Ok(Reply::Nil) if self.is_kept || !is_repeated => {
                 Outcome::Failed(Error::Lost(Loss::EndedByServer))
             }
-            // The owner has taken it again elsewhere.
+            // The owner has re-acquired it under another hold.
             Ok(Reply::Fence(kept)) if fence.is_some_and(|fence| fence != kept) => {
                 Outcome::Failed(Error::Lost(Loss::EndedByServer))
             }
@@ -371,7 +371,7 @@ impl CleanUp {
         let claims = at.work.claims.clone();
         at.engine.fence_is_uncertain(&claims);
         if self.is_one_by_one {
-            // Whether it was granted, and under which fence, is unknown.
+            // It is unknown whether it was granted, and under which fence.
             let fence = None;
             return Request::ReleaseEach { claims, fence };
         }
@@ -426,7 +426,7 @@ impl CleanUp {
         }
     }
 
-    /// The server's report about the hold is unambiguous only from now on.
+    /// Only from now on is the server's report about the hold unambiguous.
     fn end(&self, engine: &mut Engine) -> Next {
         if let Some(hold) = self.upgraded {
             engine.set_upgrading(hold, false);

@@ -1,5 +1,4 @@
-//! What is known of each server: its connection, its holds and waits, and its
-//! keys.
+//! The state of each server: its connection, its holds and waits, and its keys.
 //!
 //! There is one server, or a cluster in which each server has the keys of some
 //! slots. An owner's operations at a key run at the server that has the key's
@@ -110,7 +109,7 @@ impl Default for NodeState {
 }
 
 impl NodeState {
-    /// Whether nothing is held there and nothing waits there.
+    /// Whether this client has no hold and no waiting request there.
     pub(super) fn is_unused(&self) -> bool {
         let is_quiet = self.graces.is_empty() && self.leases.is_empty();
         is_quiet && self.works.is_empty() && self.renewals.holds.is_empty()
@@ -184,7 +183,8 @@ impl Engine {
         self.keep_heartbeat(now, node);
     }
 
-    /// A connection ended. `is_left`: there is no new one until it is needed.
+    /// A connection ended. With `is_left` there is no new connection until one
+    /// is needed.
     pub(super) fn connection_down(&mut self, now: Instant, node: Node, is_left: bool) {
         let state = self.node_state(node);
         state.connection = if is_left {
@@ -223,8 +223,8 @@ impl Engine {
         in_order(ids.filter_map(|id| Some((*id, &**self.works.get(id)?))))
     }
 
-    /// The server ends the holds that were bound to the connection after their
-    /// grace.
+    /// After their grace, the server ends the holds that were bound to the
+    /// connection.
     pub(super) fn cut_bound(&self, now: Instant, node: Node) {
         let known_good = self.known_good(node);
         for (_, hold) in self.holds_at(node) {
@@ -250,7 +250,7 @@ impl Engine {
         }
     }
 
-    /// Moves everything that was at this server and whose slot is elsewhere now.
+    /// Moves the holds and the work whose slots are now at another server.
     fn follow_routes(&mut self, now: Instant, before: Node) {
         let routes = &self.routes;
         let moved = |id, claims: &Claims| {

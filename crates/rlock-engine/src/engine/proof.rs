@@ -1,5 +1,5 @@
-//! What a guard knows at any time, without a lock and without a request: its
-//! fence, until when the grant is valid, and whether it is lost.
+//! The state that a guard reads at any time, without a mutex and without a
+//! request: its fence, until when the grant is valid, and whether it is lost.
 //!
 //! Validity is a comparison with the clock at the moment of the question. No task
 //! has to run for it, so the answer cannot be late. A loss is final, even if the
@@ -18,7 +18,7 @@ use crate::engine::node::{Node, Routes};
 use crate::engine::terms::validity_end;
 use crate::error::Loss;
 
-/// Stands for a moment; the clock never shows one this small.
+/// Values of `validity` that are no moment: the clock is always past them.
 const LEASE_ENDED: u64 = 1;
 const ENDED_BY_SERVER: u64 = 2;
 const RELEASED: u64 = 3;
@@ -43,9 +43,10 @@ pub(super) fn alive(routes: &Routes) -> Alive {
 pub struct Proof {
     /// The hold's number.
     pub hold: Id,
-    /// Who holds what.
+    /// The owner, and the keys that it holds.
     pub claims: Claims,
-    /// When the grant became known here: not before the server made it.
+    /// When this client learned of the grant, which is after the server made
+    /// it.
     pub granted: Instant,
     fence: AtomicU64,
     /// Until when it is valid, or why it no longer is.
@@ -81,7 +82,7 @@ impl Proof {
         }
     }
 
-    /// A proof that rests on several holds, each with its own proof.
+    /// The proof of several holds together, each of which has its own proof.
     pub fn of_several(claims: Claims, fence: u64, granted: Instant, until: Instant) -> Self {
         Self::new(Id(0), claims, fence, granted, until)
     }
@@ -132,9 +133,9 @@ impl Proof {
         }
     }
 
-    /// Why it is lost, if it is, judged now.
+    /// Why it is lost at `now`; none if it is not lost.
     pub fn loss(&self, now: Instant) -> Option<Loss> {
-        // A renewal may come in between; then the new end decides.
+        // A renewal on another thread may come first; then the new end counts.
         let _ = self.change(LEASE_ENDED, |until| until <= now);
         match self.standing.load(Ordering::Acquire) {
             LEASE_ENDED => Some(Loss::LeaseEnded),
@@ -143,14 +144,15 @@ impl Proof {
         }
     }
 
-    /// Why it is no longer valid, if so: it is lost or was released.
+    /// Why it is no longer valid at `now`: lost or released; none if it is
+    /// valid.
     pub fn end_of(&self, now: Instant) -> Option<Loss> {
         let loss = self.loss(now);
         let is_released = self.standing.load(Ordering::Acquire) == RELEASED;
         loss.or(is_released.then_some(Loss::Released))
     }
 
-    /// Whether it is neither lost nor being released, judged now.
+    /// Whether it is valid at `now`: neither lost nor released.
     pub fn is_live(&self, now: Instant) -> bool {
         self.loss(now).is_none() && self.valid_until().is_some()
     }
@@ -170,12 +172,12 @@ impl Proof {
         self.change(LEASE_ENDED, |_| true);
     }
 
-    /// Ends it on purpose: nothing is a loss any more.
+    /// Ends it on purpose: from now on nothing counts as a loss.
     pub fn end(&self, now: Instant) {
         self.change(RELEASED, |until| now < until);
     }
 
-    /// Sets the standing if it is still a moment for which `applies` is true.
+    /// Sets `validity` if it is still a moment, and `applies` is true for that.
     fn change(&self, standing: u64, applies: impl Fn(Instant) -> bool) -> bool {
         let (set, fetch) = (Ordering::AcqRel, Ordering::Acquire);
         self.standing
@@ -186,7 +188,7 @@ impl Proof {
             .is_ok()
     }
 
-    /// Has [`wake`](Self::wake) wake `waker`. `place` is zero at first;
+    /// Registers `waker` for [`wake`](Self::wake). `place` is zero at first;
     /// [`give_back`](Self::give_back) must free it.
     pub fn wait(&self, place: &mut u64, waker: &Waker) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
@@ -207,7 +209,7 @@ impl Proof {
     }
 
     /// Whether a task waits for the loss. A task that starts to wait later sees
-    /// the current standing.
+    /// the current state.
     pub fn is_awaited(&self) -> bool {
         let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         !waiting.wakers.is_empty()

@@ -98,7 +98,7 @@ impl Engine {
     pub(super) fn check_at(&mut self, now: Instant, id: Id, due: Option<Instant>) {
         self.wait_no_more(id);
         let until = self.holds.get(&id).and_then(|hold| {
-            // Its guards may have seen its end first.
+            // Its guards may have noticed its end first.
             let is_news = !hold.is_reported && hold.proof.loss(now).is_some();
             hold.proof.valid_until().or(is_news.then_some(now))
         });
@@ -348,8 +348,8 @@ impl Engine {
             let is_watched = self.connection(hold.node).is(hold.notices_by);
             let soon = match hold.is_on_its_way {
                 true => Some(now + ON_ITS_WAY),
-                // It was extended before its check on a new connection, and its
-                // lease is fixed: nothing else asks for loss reports there.
+                // A hold with a fixed lease was extended before its check on a
+                // new connection: nothing else asks for loss reports there.
                 false => (!hold.terms.renewed && !is_watched).then_some(now),
             };
             if let Some(soon) = soon {
@@ -441,14 +441,14 @@ impl Engine {
         state.map_or(Instant::from_nanos(0), |state| state.known_good)
     }
 
-    /// A call with such a lease waits for a message from that server.
+    /// A call with this lease waits for a message from that server.
     pub(crate) fn lease_is_awaited(&mut self, now: Instant, node: Node, lease: Duration) {
         if count(&mut self.node_state(node).leases, lease) {
             self.keep_heartbeat(now, node);
         }
     }
 
-    /// A call with such a lease no longer waits.
+    /// A call with this lease no longer waits.
     pub(crate) fn lease_is_not_awaited(&mut self, node: Node, lease: Duration) {
         uncount(&mut self.node_state(node).leases, lease);
     }
@@ -508,7 +508,7 @@ impl Engine {
     }
 }
 
-/// Adds one occurrence of that length; whether it is shorter than all others.
+/// Adds one occurrence of `length`; true if it is shorter than all others.
 fn count(all: &mut BTreeMap<Duration, usize>, length: Duration) -> bool {
     let shortest = all.keys().next().copied();
     *all.entry(length).or_default() += 1;
@@ -529,9 +529,9 @@ fn uncount(all: &mut BTreeMap<Duration, usize>, length: Duration) {
 pub(super) struct Extension {
     hold: Id,
     lease: Duration,
-    /// The new fence, if it is raised.
+    /// The new fence, if raised.
     raise: Option<u64>,
-    /// The new value, if there is one.
+    /// The new value, if any.
     value: Option<Value>,
     /// The lease to which renewals return if the server refuses.
     before: Option<Duration>,
@@ -628,8 +628,8 @@ impl Extension {
             let loss = loss.unwrap_or(Loss::LeaseEnded);
             return Next::End(Outcome::Failed(Error::Lost(loss)));
         };
-        // A caller that raises several fences need not ask where the largest was
-        // just granted.
+        // A caller that raises several fences has nothing to do at the server
+        // that granted the largest.
         let (is_raised, late) = match self.raise {
             Some(raise) => (hold.proof.fence() >= raise, self.lease / 20),
             None => (true, Duration::ZERO),

@@ -40,7 +40,7 @@ pub(super) enum Task {
     CleanUp(CleanUp),
 }
 
-/// The progress of a work, whatever its task.
+/// The progress of a work, for all kinds of tasks.
 #[derive(Debug)]
 pub(super) struct Progress {
     /// Its number, and the number of the caller's call if there is one.
@@ -54,7 +54,7 @@ pub(super) struct Progress {
     begun: Instant,
     /// When it must end; none for no limit.
     pub(super) deadline: Option<Instant>,
-    /// Whether it has had its turn.
+    /// Whether its turn has come.
     has_begun: bool,
     /// Failures so far.
     attempts: u32,
@@ -166,7 +166,7 @@ impl Work {
         cleans && !self.progress.is_awaited
     }
 
-    /// Whether the operations behind it wait for no more than a reply.
+    /// Whether the operations behind it only wait for a reply.
     fn is_short(&self) -> bool {
         let waits = matches!(self.progress.stage, Stage::Connection | Stage::Pause(_));
         !matches!(self.task, Task::Call(_)) && !waits
