@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use crate::engine::claims::Claims;
-use crate::engine::hold::{Grant, Hold, Possession};
+use crate::engine::hold::{Grant, HeldKeys, Hold};
 use crate::engine::instant::Instant;
 use crate::engine::leaving::CleanUp;
 use crate::engine::request::{By, Reply, Request, Sent};
@@ -157,16 +157,16 @@ impl Call {
     fn begin(&mut self, at: &mut Context<'_>) -> Next {
         let count = at.work.claims.count();
         let (live, hold) = match at.engine.held(at.now, &at.work.claims) {
-            Possession::Nothing => return Next::Ask,
+            HeldKeys::Nothing => return Next::Ask,
             // No guard is left for the existing hold: its release comes first.
-            Possession::These(_, hold) | Possession::Otherwise(hold)
+            HeldKeys::Same(_, hold) | HeldKeys::Otherwise(hold)
                 if hold.guards == 0
                     && (hold.ask != self.ask || hold.proof.claims.count() != count) =>
             {
                 return Next::GoBehind;
             }
-            Possession::These(live, hold) => (live, hold),
-            Possession::Otherwise(hold) => {
+            HeldKeys::Same(live, hold) => (live, hold),
+            HeldKeys::Otherwise(hold) => {
                 let owner = at.work.claims.owner().clone();
                 let keys = hold.proof.claims.label();
                 return Next::End(Outcome::Failed(Error::HeldOtherwise { owner, keys }));

@@ -39,16 +39,16 @@ pub(super) struct Hold {
     /// The connection by which a loss is reported.
     pub(super) notices_by: u64,
     /// Whether its slot is moving to a server that sends no messages for it yet.
-    pub(super) is_on_its_way: bool,
+    pub(super) is_moving: bool,
     /// Spreads the renewals of several holds.
     pub(super) number: u64,
     /// When the renewal in progress was requested.
     pub(super) renewing: Option<Instant>,
     /// Renewals that failed since the last success.
     pub(super) failures: u32,
-    pub(super) alarm: Option<Instant>,
+    pub(super) timer_due: Option<Instant>,
     /// When its last timer was due.
-    pub(super) alarm_was: Option<Instant>,
+    pub(super) last_due: Option<Instant>,
     /// When its renewal must begin at the latest, if other renewals come first.
     pub(super) urgent: Option<Instant>,
     /// Whether its loss has been reported.
@@ -73,17 +73,17 @@ pub(super) struct Grant {
 }
 
 /// Which of the requested keys an owner holds.
-pub(super) enum Possession<'a> {
+pub(super) enum HeldKeys<'a> {
     Nothing,
     /// Exactly these keys, by one grant.
-    These(Id, &'a Hold),
+    Same(Id, &'a Hold),
     /// Only some of these keys, or these together with other keys.
     Otherwise(&'a Hold),
 }
 
 impl Hold {
     /// Whether `fence` is a fence of this hold at the server.
-    pub(super) fn is_called(&self, fence: u64) -> bool {
+    pub(super) fn has_fence(&self, fence: u64) -> bool {
         fence == self.proof.fence() || self.raised == Some(fence)
     }
 
@@ -138,7 +138,7 @@ impl Hold {
 
     /// From now on that connection reports its loss.
     pub(super) fn notified_by(&mut self, connection: u64) {
-        (self.notices_by, self.is_on_its_way) = (connection, false);
+        (self.notices_by, self.is_moving) = (connection, false);
         self.proof.set_node(self.node);
     }
 
@@ -187,21 +187,21 @@ impl Hold {
 
 impl Engine {
     /// Which of these keys the owner holds.
-    pub(super) fn held(&self, now: Instant, claims: &Claims) -> Possession<'_> {
+    pub(super) fn held(&self, now: Instant, claims: &Claims) -> HeldKeys<'_> {
         let held = claims.names().filter_map(|name| self.live(now, name));
         let mut held = held.map(|hold| hold.proof.hold);
         let Some(first) = held.next() else {
-            return Possession::Nothing;
+            return HeldKeys::Nothing;
         };
         let others = held.filter(|other| *other == first).count();
         match self.holds.get(&first) {
             Some(hold)
                 if others + 1 == claims.count() && hold.proof.claims.count() == others + 1 =>
             {
-                Possession::These(first, hold)
+                HeldKeys::Same(first, hold)
             }
-            Some(hold) => Possession::Otherwise(hold),
-            None => Possession::Nothing,
+            Some(hold) => HeldKeys::Otherwise(hold),
+            None => HeldKeys::Nothing,
         }
     }
 
@@ -222,8 +222,8 @@ impl Engine {
         grant: Grant,
     ) -> Arc<Proof> {
         let live = match self.held(now, &claims) {
-            Possession::These(live, _) => Some(live),
-            Possession::Nothing | Possession::Otherwise(_) => None,
+            HeldKeys::Same(live, _) => Some(live),
+            HeldKeys::Nothing | HeldKeys::Otherwise(_) => None,
         };
         let entered = live.filter(|live| self.enter(now, *live, ask, grant));
         if let (Some(live), None) = (live, entered) {
@@ -246,7 +246,7 @@ impl Engine {
             return false;
         };
         let upgrades = ask.is_exclusive() && !hold.ask.is_exclusive();
-        let same = hold.is_called(grant.fence) || (upgrades && grant.fence > hold.proof.fence());
+        let same = hold.has_fence(grant.fence) || (upgrades && grant.fence > hold.proof.fence());
         if !same || !self.prolong(now, id, grant) {
             return false;
         }
@@ -290,12 +290,12 @@ impl Engine {
             upgraded_by: None,
             is_upgrading: false,
             notices_by: grant.connection,
-            is_on_its_way: false,
+            is_moving: false,
             number: self.begun,
             renewing: None,
             failures: 0,
-            alarm: None,
-            alarm_was: None,
+            timer_due: None,
+            last_due: None,
             urgent: None,
             is_reported: false,
             raised: None,
@@ -440,16 +440,16 @@ impl Engine {
     }
 
     /// Moves the timer of that hold to `due`.
-    pub(super) fn set_alarm(&mut self, id: Id, alarm: Option<Instant>) {
+    pub(super) fn set_timer(&mut self, id: Id, due: Option<Instant>) {
         let Some(hold) = self.holds.get_mut(&id) else {
             return;
         };
-        let before = std::mem::replace(&mut hold.alarm, alarm);
+        let before = std::mem::replace(&mut hold.timer_due, due);
         if let Some(before) = before {
             self.timers.remove(&(before, Timer::Hold(id)));
         }
-        if let Some(alarm) = alarm {
-            self.timers.insert((alarm, Timer::Hold(id)));
+        if let Some(due) = due {
+            self.timers.insert((due, Timer::Hold(id)));
         }
     }
 
@@ -492,9 +492,9 @@ impl Engine {
         // The grant of an upgrade may arrive here before the call that waits for
         // it. It cannot be a grant after a loss: the server reports the loss
         // first, and a lost hold stays lost.
-        let is_meant =
+        let is_expected =
             |fence| fence == known || fence == asked_under || (hold.is_upgrading && fence > known);
-        if fence.is_some_and(is_meant) {
+        if fence.is_some_and(is_expected) {
             return true;
         }
         let (claims, lease) = (hold.proof.claims.clone(), hold.terms.lease);
@@ -502,7 +502,7 @@ impl Engine {
         if fence.is_some() {
             // Nobody waits for this grant: the server and this process disagree
             // on what the owner holds.
-            self.give_back(now, claims, lease);
+            self.undo_unclaimed_grant(now, claims, lease);
         }
         false
     }

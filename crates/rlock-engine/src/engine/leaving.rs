@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use crate::engine::claims::Claims;
-use crate::engine::hold::Possession;
+use crate::engine::hold::HeldKeys;
 use crate::engine::instant::Instant;
 use crate::engine::request::{Reply, Request, Sent, Undo};
 use crate::engine::terms::{Ask, Terms};
@@ -165,7 +165,7 @@ impl Engine {
     }
 
     /// Undoes a grant that nobody waits for.
-    pub(super) fn give_back(&mut self, now: Instant, claims: Claims, lease: Duration) {
+    pub(super) fn undo_unclaimed_grant(&mut self, now: Instant, claims: Claims, lease: Duration) {
         let task = Task::CleanUp(CleanUp::of(None));
         let deadline = Some(now + lease.max(self.retry_timeout));
         let work = Work::new(now, self.next_id(), claims, task, deadline);
@@ -376,9 +376,9 @@ impl CleanUp {
             return Request::ReleaseEach { claims, fence };
         }
         let undo = match (at.engine.held(at.now, &claims), self.upgraded) {
-            (Possession::Nothing, _) => Undo::Release,
-            (Possession::These(..), Some(_)) => Undo::Downgrade,
-            (Possession::These(..) | Possession::Otherwise(_), _) => Undo::Nothing,
+            (HeldKeys::Nothing, _) => Undo::Release,
+            (HeldKeys::Same(..), Some(_)) => Undo::Downgrade,
+            (HeldKeys::Same(..) | HeldKeys::Otherwise(_), _) => Undo::Nothing,
         };
         Request::CleanUp { claims, undo }
     }

@@ -322,7 +322,7 @@ impl Engine {
         let came_by_it = self.connection(node).is(sent.connection) && !sent.is_separate;
         if came_by_it && !matches!(result, Err(Fault::Broken(_))) {
             let known_good = self.node_state(node).known_good.max(sent.sent);
-            self.is_alive(node, known_good, now);
+            self.mark_alive(node, known_good, now);
         }
         match sent.by {
             request::By::Work(id) => self.work_reply(now, id, request, sent, result),
@@ -372,9 +372,9 @@ impl Engine {
         // The final cleanup comes after these releases, so that nobody waits for
         // them.
         let is_release = |work: &Work| matches!(work.task, Task::Leave(_));
-        let is_meant = |work: &Work| work.is_clean_up() || (self.is_leaving && is_release(work));
-        let meant = self.works.iter().filter(|(_, work)| is_meant(work));
-        let awaited: HashSet<Id> = meant.map(|(id, _)| *id).collect();
+        let is_awaited = |work: &Work| work.is_clean_up() || (self.is_leaving && is_release(work));
+        let selected = self.works.iter().filter(|(_, work)| is_awaited(work));
+        let awaited: HashSet<Id> = selected.map(|(id, _)| *id).collect();
         if awaited.is_empty() {
             self.actions.push_back(Action::Flushed { flush });
         } else {

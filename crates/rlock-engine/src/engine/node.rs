@@ -80,7 +80,7 @@ pub(super) struct NodeState {
     /// When the last answered request of this connection was sent, and when its
     /// last answer came.
     pub(super) known_good: Instant,
-    pub(super) heard: Instant,
+    pub(super) last_answer: Instant,
     /// All work at this server.
     pub(super) works: Numbers,
     pub(super) renewals: Renewals,
@@ -98,7 +98,7 @@ impl Default for NodeState {
             connection: ConnectionState::Idle,
             connections: 0,
             known_good: Instant::from_nanos(0),
-            heard: Instant::from_nanos(0),
+            last_answer: Instant::from_nanos(0),
             works: Numbers::default(),
             renewals: Renewals::default(),
             graces: BTreeMap::new(),
@@ -145,9 +145,9 @@ impl Engine {
         state.map_or(Instant::from_nanos(0), |state| state.known_good)
     }
 
-    pub(super) fn is_alive(&mut self, node: Node, known_good: Instant, heard: Instant) {
+    pub(super) fn mark_alive(&mut self, node: Node, known_good: Instant, last_answer: Instant) {
         let state = self.node_state(node);
-        (state.known_good, state.heard) = (known_good, heard);
+        (state.known_good, state.last_answer) = (known_good, last_answer);
         if let Some(alive) = self.alive.get(usize::from(node.0)) {
             alive.store(known_good.nanos(), Ordering::Release);
         }
@@ -177,7 +177,7 @@ impl Engine {
             is_predecessor_gone,
         };
         self.metrics.reconnects += u64::from(is_again);
-        self.is_alive(node, now, now);
+        self.mark_alive(node, now, now);
         self.check_all(now, node);
         self.go_on(now, node);
         self.keep_heartbeat(now, node);

@@ -50,7 +50,7 @@ pub struct Proof {
     pub granted: Instant,
     fence: AtomicU64,
     /// Until when it is valid, or why it no longer is.
-    standing: AtomicU64,
+    validity: AtomicU64,
     /// The grace of a bound hold, and the last heartbeats, from which it counts.
     /// The server ends the hold one grace after its connection ended, and a
     /// stopped process does not see that end.
@@ -75,7 +75,7 @@ impl Proof {
             claims,
             granted,
             fence: AtomicU64::new(fence),
-            standing: AtomicU64::new(until.nanos()),
+            validity: AtomicU64::new(until.nanos()),
             bound: None,
             node: AtomicU16::new(0),
             waiting: Mutex::default(),
@@ -113,14 +113,14 @@ impl Proof {
 
     /// Until when it is valid, unless its connection ends; none if it is over.
     pub fn valid_until(&self) -> Option<Instant> {
-        match self.standing.load(Ordering::Acquire) {
+        match self.validity.load(Ordering::Acquire) {
             LEASE_ENDED | ENDED_BY_SERVER | RELEASED => None,
             until => Some(Instant::from_nanos(until)),
         }
     }
 
     /// Limits `until` to the time for which the connection is known to be alive.
-    fn as_known(&self, until: u64) -> Instant {
+    fn while_connected(&self, until: u64) -> Instant {
         let until = Instant::from_nanos(until);
         match &self.bound {
             Some((grace, alive)) => {
@@ -137,7 +137,7 @@ impl Proof {
     pub fn loss(&self, now: Instant) -> Option<Loss> {
         // A renewal on another thread may come first; then the new end counts.
         let _ = self.change(LEASE_ENDED, |until| until <= now);
-        match self.standing.load(Ordering::Acquire) {
+        match self.validity.load(Ordering::Acquire) {
             LEASE_ENDED => Some(Loss::LeaseEnded),
             ENDED_BY_SERVER => Some(Loss::EndedByServer),
             _ => None,
@@ -148,7 +148,7 @@ impl Proof {
     /// valid.
     pub fn end_of(&self, now: Instant) -> Option<Loss> {
         let loss = self.loss(now);
-        let is_released = self.standing.load(Ordering::Acquire) == RELEASED;
+        let is_released = self.validity.load(Ordering::Acquire) == RELEASED;
         loss.or(is_released.then_some(Loss::Released))
     }
 
@@ -168,7 +168,7 @@ impl Proof {
     }
 
     /// Ends it with its last lease, unless it is already over.
-    pub fn lapse(&self) {
+    pub fn expire(&self) {
         self.change(LEASE_ENDED, |_| true);
     }
 
@@ -178,18 +178,18 @@ impl Proof {
     }
 
     /// Sets `validity` if it is still a moment, and `applies` is true for that.
-    fn change(&self, standing: u64, applies: impl Fn(Instant) -> bool) -> bool {
+    fn change(&self, validity: u64, applies: impl Fn(Instant) -> bool) -> bool {
         let (set, fetch) = (Ordering::AcqRel, Ordering::Acquire);
-        self.standing
+        self.validity
             .fetch_update(set, fetch, |now| match now {
                 LEASE_ENDED | ENDED_BY_SERVER | RELEASED => None,
-                until => applies(self.as_known(until)).then_some(standing),
+                until => applies(self.while_connected(until)).then_some(validity),
             })
             .is_ok()
     }
 
     /// Registers `waker` for [`wake`](Self::wake). `place` is zero at first;
-    /// [`give_back`](Self::give_back) must free it.
+    /// [`stop_waiting`](Self::stop_waiting) must free it.
     pub fn wait(&self, place: &mut u64, waker: &Waker) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let known = waiting.wakers.iter_mut().find(|(known, _)| known == place);
@@ -216,7 +216,7 @@ impl Proof {
     }
 
     /// Ends a [`wait`](Self::wait) and frees its place.
-    pub fn give_back(&self, place: u64) {
+    pub fn stop_waiting(&self, place: u64) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let found = waiting.wakers.iter().position(|(known, _)| *known == place);
         let before = found.map(|index| waiting.wakers.swap_remove(index));

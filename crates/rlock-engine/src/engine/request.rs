@@ -244,7 +244,7 @@ impl Engine {
             // Otherwise a lock that was granted to nobody would stay held for a
             // lease.
             if let Some(claims) = Claims::named(&notice.name) {
-                self.give_back(now, claims, LEASE_DEFAULT);
+                self.undo_unclaimed_grant(now, claims, LEASE_DEFAULT);
             }
         }
     }
@@ -281,7 +281,7 @@ impl Engine {
         };
         let hold = claim.hold.and_then(|hold| self.holds.get(&hold));
         if let Some(hold) = hold {
-            return hold.is_called(notice.fence);
+            return hold.has_fence(notice.fence);
         }
         let first = claim.queue.front().and_then(|id| self.works.get(id));
         first.is_some_and(|work| match (&work.task, work.progress.stage) {
@@ -317,7 +317,7 @@ impl Engine {
         };
         claim.fence_lost = claim.fence_lost.max(notice.fence);
         let hold = claim.hold.and_then(|hold| self.holds.get(&hold));
-        if let Some(hold) = hold.filter(|hold| hold.is_called(notice.fence)) {
+        if let Some(hold) = hold.filter(|hold| hold.has_fence(notice.fence)) {
             self.lose(now, hold.proof.hold);
         }
     }

@@ -47,7 +47,7 @@ const SPACING: Duration = Duration::from_micros(200);
 /// The pause before another check of a hold whose owner has work in progress.
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
 /// The pause before another check of a hold whose slot is moving.
-const ON_ITS_WAY: Duration = Duration::from_secs(1);
+const MOVING_PAUSE: Duration = Duration::from_secs(1);
 /// The shortest time after which a connection counts as silent.
 const SILENCE_MIN: Duration = Duration::from_millis(500);
 /// If the check itself ran this late, the process was starved. It waits the same
@@ -102,8 +102,8 @@ impl Engine {
             let is_news = !hold.is_reported && hold.proof.loss(now).is_some();
             hold.proof.valid_until().or(is_news.then_some(now))
         });
-        let alarm = until.map(|until| due.map_or(until, |due| until.min(due)).max(now));
-        self.set_alarm(id, alarm);
+        let due = until.map(|until| due.map_or(until, |due| until.min(due)).max(now));
+        self.set_timer(id, due);
     }
 
     pub(super) fn wait_for_end(&mut self, now: Instant, id: Id) {
@@ -112,7 +112,7 @@ impl Engine {
 
     pub(super) fn stop_renewing(&mut self, id: Id) {
         self.wait_no_more(id);
-        self.set_alarm(id, None);
+        self.set_timer(id, None);
     }
 
     fn wait_no_more(&mut self, id: Id) {
@@ -131,13 +131,13 @@ impl Engine {
             return;
         };
         let state = self.node_state(node);
-        let (connection, heard) = (state.connection, state.heard);
+        let (connection, last_answer) = (state.connection, state.last_answer);
         let (underway, at_once) = (state.renewals.underway, state.renewals.at_once());
         let is_busy = self.is_busy(id);
         let Some(hold) = self.holds.get_mut(&id) else {
             return;
         };
-        hold.alarm_was = hold.alarm.take();
+        hold.last_due = hold.timer_due.take();
         let (true, None, ConnectionState::Up { number, .. }) =
             (hold.proof.is_live(now), loss, connection)
         else {
@@ -148,13 +148,13 @@ impl Engine {
             return;
         };
         if let Some(sent) = hold.renewing {
-            let due = hold.alarm_was.unwrap_or(now);
+            let due = hold.last_due.unwrap_or(now);
             if now - due > STARVED {
                 return self.check_at(now, id, Some(now + STARVED));
             }
             // Replicas may be slow while the server is not, and they answer by
             // another connection.
-            if heard < sent && hold.terms.replicas == 0 {
+            if last_answer < sent && hold.terms.replicas == 0 {
                 self.actions
                     .push_back(Action::Retire { connection: number });
             }
@@ -182,7 +182,7 @@ impl Engine {
             let urgent = now + (hold.terms.lease / 12).min(left / 4);
             hold.urgent = Some(urgent);
             self.node_state(node).renewals.waiting.insert((urgent, id));
-            self.set_alarm(id, Some(urgent));
+            self.set_timer(id, Some(urgent));
         }
     }
 
@@ -249,7 +249,7 @@ impl Engine {
             Err(Fault::Moved(_))
                 if attaches && hold.terms.renewed && hold.terms.bound.is_none() =>
             {
-                hold.is_on_its_way = true;
+                hold.is_moving = true;
                 return self.renew_normally(now, id, sent);
             }
             result if attaches => {
@@ -346,14 +346,14 @@ impl Engine {
         self.schedule_after(now, id, sent.sent, lease);
         if let Some(hold) = self.holds.get(&id) {
             let is_watched = self.connection(hold.node).is(hold.notices_by);
-            let soon = match hold.is_on_its_way {
-                true => Some(now + ON_ITS_WAY),
+            let soon = match hold.is_moving {
+                true => Some(now + MOVING_PAUSE),
                 // A hold with a fixed lease was extended before its check on a
                 // new connection: nothing else asks for loss reports there.
                 false => (!hold.terms.renewed && !is_watched).then_some(now),
             };
             if let Some(soon) = soon {
-                let due = hold.alarm.map_or(soon, |alarm| alarm.min(soon));
+                let due = hold.timer_due.map_or(soon, |due| due.min(soon));
                 self.check_at(now, id, Some(due));
             }
         }
@@ -450,7 +450,7 @@ impl Engine {
 
     /// A call with this lease no longer waits.
     pub(crate) fn lease_is_not_awaited(&mut self, node: Node, lease: Duration) {
-        uncount(&mut self.node_state(node).leases, lease);
+        remove_one(&mut self.node_state(node).leases, lease);
     }
 
     pub(super) fn grace_begins(&mut self, now: Instant, node: Node, grace: Duration) {
@@ -460,7 +460,7 @@ impl Engine {
     }
 
     pub(super) fn grace_ends(&mut self, node: Node, grace: Duration) {
-        uncount(&mut self.node_state(node).graces, grace);
+        remove_one(&mut self.node_state(node).graces, grace);
     }
 
     /// Sends a heartbeat if the last answer is too old.
@@ -515,7 +515,7 @@ fn count(all: &mut BTreeMap<Duration, usize>, length: Duration) -> bool {
     shortest.is_none_or(|shortest| length < shortest)
 }
 
-fn uncount(all: &mut BTreeMap<Duration, usize>, length: Duration) {
+fn remove_one(all: &mut BTreeMap<Duration, usize>, length: Duration) {
     if let Some(count) = all.get_mut(&length) {
         *count -= 1;
         if *count == 0 {

@@ -63,7 +63,7 @@ pub(super) struct Progress {
     /// A connection with a request that was never answered.
     pub(super) unanswered: Option<u64>,
     failure: Option<Box<Failure>>,
-    alarm: Option<Instant>,
+    timer_due: Option<Instant>,
     /// The lease of the request that waits in a server's queue.
     awaited: Option<(Node, Duration)>,
 }
@@ -148,7 +148,7 @@ impl Work {
             asked_by: None,
             unanswered: None,
             failure: None,
-            alarm: None,
+            timer_due: None,
             awaited: None,
         };
         Self { task, progress }
@@ -180,7 +180,7 @@ impl Work {
         }
     }
 
-    fn next_alarm(&self) -> Option<Instant> {
+    fn next_due(&self) -> Option<Instant> {
         let deadline = self.progress.deadline;
         match (self.progress.stage, &self.task) {
             (Stage::Turn | Stage::Connection, _) => deadline,
@@ -230,7 +230,7 @@ impl Context<'_> {
         let is_moved = matches!(fault, Fault::Moved(_)) && self.work.node != sent.node;
         match fault {
             Fault::Refused(error) => return Err(error),
-            Fault::Broken(failure) | Fault::Passing(failure) => {
+            Fault::Broken(failure) | Fault::Transient(failure) => {
                 self.work.failure = Some(failure.into());
             }
             Fault::Moved(error) => self.work.failure = Some(Box::new(error.into())),
@@ -323,14 +323,14 @@ impl Engine {
                 Next::End(outcome) => return self.end(*work, outcome),
             }
         };
-        let (id, alarm, awaited) = (work.progress.id, work.next_alarm(), work.lease());
-        let before = std::mem::replace(&mut work.progress.alarm, alarm);
+        let (id, due, awaited) = (work.progress.id, work.next_due(), work.lease());
+        let before = std::mem::replace(&mut work.progress.timer_due, due);
         let awaited_before = std::mem::replace(&mut work.progress.awaited, awaited);
         self.works.insert(id, work);
-        if before != alarm {
+        if before != due {
             let timer = |due| (due, Timer::Work(id));
             before.map(|before| self.timers.remove(&timer(before)));
-            self.timers.extend(alarm.map(timer));
+            self.timers.extend(due.map(timer));
         }
         if let Some((node, lease)) = awaited_before {
             self.lease_is_not_awaited(node, lease);
@@ -346,8 +346,8 @@ impl Engine {
         let id = progress.id;
         progress.resolve(self, outcome);
         self.node_state(progress.node).works.remove(&id);
-        if let Some(alarm) = progress.alarm {
-            self.timers.remove(&(alarm, Timer::Work(id)));
+        if let Some(due) = progress.timer_due {
+            self.timers.remove(&(due, Timer::Work(id)));
         }
         if let Some((node, lease)) = progress.awaited {
             self.lease_is_not_awaited(node, lease);
@@ -427,7 +427,7 @@ impl Engine {
         let Some(work) = self.works.get_mut(&id) else {
             return;
         };
-        work.progress.alarm = None;
+        work.progress.timer_due = None;
         let is_over = work.progress.deadline.is_some_and(|last| last <= now);
         match work.progress.stage {
             Stage::Pause(_) if !is_over => self.advance(now, id),
@@ -454,11 +454,11 @@ impl Engine {
         self.advance_all(now, node, |stage| matches!(stage, Stage::Queued(_)));
     }
 
-    fn advance_all(&mut self, now: Instant, node: Node, are_meant: impl Fn(Stage) -> bool) {
+    fn advance_all(&mut self, now: Instant, node: Node, is_selected: impl Fn(Stage) -> bool) {
         let works = self.works_at(node);
-        let meant = works.filter(|(_, work)| are_meant(work.progress.stage));
-        let meant: Vec<Id> = meant.map(|(id, _)| id).collect();
-        for id in meant {
+        let selected = works.filter(|(_, work)| is_selected(work.progress.stage));
+        let selected: Vec<Id> = selected.map(|(id, _)| id).collect();
+        for id in selected {
             self.advance(now, id);
         }
     }

@@ -164,7 +164,7 @@ fn ended_connections_leave_nothing() {
         it.passes(1000);
         it.ends(number);
     }
-    // There is one alarm for the next attempt, and none for earlier ones.
+    // One timer is set, for the next attempt.
     it.passes(1000);
     let limit = it.endpoint.next_deadline().unwrap() - it.now();
     assert!(limit > Duration::from_millis(RESPONSE - 1000), "{limit:?}");

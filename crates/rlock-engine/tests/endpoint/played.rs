@@ -247,7 +247,7 @@ impl Played {
         self.receives(number, reply);
     }
 
-    /// Lets time pass; alarms ring in time.
+    /// Lets time pass; each timer fires when it is due.
     pub(crate) fn passes(&mut self, ms: u64) {
         self.passes_nanos(ms * 1_000_000);
     }

@@ -146,7 +146,7 @@ impl World {
         if self.kind == Kind::One {
             return match this.is_master {
                 true => carry_out(&mut self.servers[server]),
-                false => Answer::Reply(Err(Fault::Passing(failure("READONLY")))),
+                false => Answer::Reply(Err(Fault::Transient(failure("READONLY")))),
             };
         }
         let place = place(claims.slot());
@@ -166,7 +166,7 @@ impl World {
         match to {
             Some(to) if there == 0 => Answer::Ask(to),
             Some(_) if there < claims.count() => {
-                Answer::Reply(Err(Fault::Passing(failure("TRYAGAIN"))))
+                Answer::Reply(Err(Fault::Transient(failure("TRYAGAIN"))))
             }
             _ => carry_out(&mut self.servers[server]),
         }

@@ -163,7 +163,7 @@ impl World {
         }
         self.clients[client].asked.remove(&id);
         let is_over =
-            matches!(&result, Err(Fault::Passing(why)) if why.to_string().contains("READONLY"));
+            matches!(&result, Err(Fault::Transient(why)) if why.to_string().contains("READONLY"));
         let request = id;
         self.tell(client, Event::Reply { request, result });
         if is_over {

@@ -286,7 +286,7 @@ impl World {
             id,
             here: self.now + time,
             moved: None,
-            result: Err(Fault::Passing(failure("no answer"))),
+            result: Err(Fault::Transient(failure("no answer"))),
         };
         self.later(time, client, replied);
     }
@@ -314,7 +314,7 @@ impl World {
             id,
             here: self.now + MS,
             moved: None,
-            result: Err(Fault::Passing(failure("no connection"))),
+            result: Err(Fault::Transient(failure("no connection"))),
         };
         self.later(MS, client, replied);
     }
