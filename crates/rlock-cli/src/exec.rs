@@ -108,7 +108,8 @@ pub(crate) struct Exec {
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = from_zero)]
     pub(crate) kill_after: Duration,
 
-    /// The exit code if the lock is not granted within the wait.
+    /// The exit code if the lock is not granted within the wait;
+    /// with 0 rlock then prints nothing.
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = NOT_GRANTED)]
     conflict_exit_code: u8,
 
@@ -489,7 +490,12 @@ impl Session<'_> {
         self.output.event(&event, Some(&words));
     }
 
+    /// Says nothing if the exit code is 0: cron mails every line.
     async fn not_granted(&self, servers: &Servers) -> Failure {
+        let code = Code::NotGranted(self.exec.conflict_exit_code());
+        if code.number() == 0 && !self.output.is_json() {
+            return Failure::new(code, "");
+        }
         let within = match self.exec.wait() {
             None | Some(Duration::ZERO) => "is not free".to_owned(),
             Some(wait) => format!("not granted within {}", humantime::format_duration(wait)),
@@ -497,7 +503,7 @@ impl Session<'_> {
         let holder = tokio::time::timeout(HOLDER_MAX, self.holder(servers)).await;
         let holder = holder.ok().flatten().unwrap_or_default();
         let message = format!("{}: {within}{holder}", self.key());
-        Failure::new(Code::NotGranted(self.exec.conflict_exit_code()), message)
+        Failure::new(code, message)
     }
 
     /// Who is in the way, if the server may be asked.

@@ -68,6 +68,30 @@ fn a_lock_that_is_not_free_is_124_and_the_command_does_not_run() {
     }
 }
 
+/// Cron mails every line.
+#[test]
+fn a_lock_that_is_not_free_is_passed_over_in_silence_where_that_is_code_0() {
+    let server = Server::start();
+    server.held_by("k", "somebody");
+    for options in [&["k", "-n", "-E", "0"][..], &["k", "-w", "50ms", "-E", "0"]] {
+        let ended = finished(&mut exec(&server, options, "echo ran"));
+        ended.assert_code(0);
+        assert_eq!((ended.stdout, ended.stderr), (String::new(), String::new()));
+    }
+    let ended = finished(&mut exec(
+        &server,
+        &["k", "-n", "-E", "0", "--json"],
+        "true",
+    ));
+    ended.assert_code(0);
+    let event: serde_json::Value = serde_json::from_str(&ended.stderr).unwrap();
+    assert_eq!(event["error"]["code"], 0);
+    let _: () = server.admin().run("SET text x");
+    let ended = finished(&mut exec(&server, &["text", "-n", "-E", "0"], "true"));
+    ended.assert_code(123);
+    ended.assert_says("text");
+}
+
 #[test]
 fn a_wait_ends_with_its_limit() {
     let server = Server::start();
