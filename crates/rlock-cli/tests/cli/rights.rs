@@ -41,7 +41,7 @@ fn added(row: &str) -> String {
 }
 
 /// Makes the users, with what is added to their rules.
-fn admit(server: &Server, more: &str) {
+pub(crate) fn admit(server: &Server, more: &str) {
     let mut admin = server.admin();
     for (user, rule) in BTreeMap::from_iter(rules(PAGE)) {
         let _: () = admin.run(&format!("ACL SETUSER {user}{PASSWORD}{rule}{more}"));
@@ -49,12 +49,12 @@ fn admit(server: &Server, more: &str) {
 }
 
 /// Nobody was refused anything.
-fn assert_nothing_refused(server: &Server) {
+pub(crate) fn assert_nothing_refused(server: &Server) {
     let log: Vec<BTreeMap<String, redis::Value>> = server.admin().run("ACL LOG");
     assert!(log.is_empty(), "{log:?}");
 }
 
-fn url(server: &Server, user: &str) -> String {
+pub(crate) fn url(server: &Server, user: &str) -> String {
     format!("redis://{user}:a-password@127.0.0.1:{}/", server.port())
 }
 
