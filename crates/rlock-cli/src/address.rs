@@ -1,11 +1,13 @@
 //! Which servers a command is about, how they are called without a password, and
 //! what their errors mean for the user.
 
+use std::ffi::OsStr;
 use std::time::Duration;
 
 use rlock_client::probe::{self, Master};
 use rlock_client::{Client, ClientBuilder, Error, Quorum, ServerError, Servers};
 
+use crate::denial;
 use crate::failure::{Code, Failure};
 use crate::readable::{duration, printable};
 
@@ -53,6 +55,8 @@ pub(crate) enum Place {
 pub(crate) struct Address {
     pub(crate) place: Place,
     builder: ClientBuilder,
+    /// The key that the command is about, for errors.
+    key: Option<String>,
 }
 
 impl Address {
@@ -85,7 +89,17 @@ impl Address {
 
     fn at(place: Place) -> Self {
         let builder = Client::builder().name(process_name());
-        Self { place, builder }
+        Self {
+            place,
+            builder,
+            key: None,
+        }
+    }
+
+    /// The same, for a command about `key`.
+    pub(crate) fn about(self, key: Option<&OsStr>) -> Self {
+        let key = key.map(|key| printable(&key.to_string_lossy()));
+        Self { key, ..self }
     }
 
     /// The same, with these certificates.
@@ -163,10 +177,20 @@ impl Address {
             Error::OutOfRange { .. } => Failure::unusable(error),
             Error::Lost(_) => Failure::new(Code::Lost, error.to_string()),
             Error::Closed => Failure::new(Code::Internal, error.to_string()),
-            Error::Denied(_) => self.refused(error).with_hint(CHECK_RIGHTS),
+            Error::Denied(sentence) => self
+                .denied(sentence, denial::VALUE_CHANNELS)
+                .unwrap_or_else(|| self.refused(error).with_hint(CHECK_RIGHTS)),
             Error::NotReplicated { .. } => self.refused(error).with_hint(CHECK_REPLICAS),
             _ => self.refused(error),
         }
+    }
+
+    /// The user lacks a right.
+    fn denied(&self, sentence: &str, channels: &str) -> Option<Failure> {
+        let user = denial::user(&self.place);
+        let (message, hint) = denial::explain(sentence, user, self.key.as_deref(), channels)?;
+        let message = format!("{}: {message}", self.words());
+        Some(Failure::new(Code::Refused, message).with_hint(hint))
     }
 
     fn unreachable(&self, message: String) -> Failure {
@@ -216,7 +240,9 @@ impl Address {
         let refused = Failure::new(Code::Refused, format!("{} refused: {all}", self.words()));
         match (&*error.code, &self.place) {
             ("MOVED", _) => refused.with_hint(IS_A_CLUSTER),
-            ("NOPERM", _) => refused.with_hint(CHECK_RIGHTS),
+            ("NOPERM", _) => self
+                .denied(&error.message, denial::CLIENT_CHANNELS)
+                .unwrap_or_else(|| refused.with_hint(CHECK_RIGHTS)),
             ("ERR", Place::Servers(Servers::Cluster { .. })) => refused.with_hint(IS_NO_CLUSTER),
             ("ERR", Place::Servers(Servers::Sentinels { .. })) => refused.with_hint(DO_THEY_KNOW),
             _ => refused,

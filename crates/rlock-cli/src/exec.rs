@@ -162,7 +162,7 @@ impl Exec {
         }
     }
 
-    fn key(&self) -> &OsStr {
+    pub(crate) fn key(&self) -> &OsStr {
         &self.key
     }
 

@@ -4,6 +4,8 @@
 //! that commands hardly ever use: those from 124 mean what they mean for
 //! `timeout` and `env`, those below it are rlock's own.
 
+use std::borrow::Cow;
+
 use rlock_client::Error;
 
 /// The exit codes that are not a command's own.
@@ -46,7 +48,7 @@ pub(crate) struct Failure {
     pub(crate) code: Code,
     /// Empty if there is nothing to say.
     pub(crate) message: String,
-    pub(crate) hint: Option<&'static str>,
+    pub(crate) hint: Option<Cow<'static, str>>,
 }
 
 impl Failure {
@@ -58,9 +60,9 @@ impl Failure {
         }
     }
 
-    pub(crate) fn with_hint(self, hint: &'static str) -> Self {
+    pub(crate) fn with_hint(self, hint: impl Into<Cow<'static, str>>) -> Self {
         Self {
-            hint: Some(hint),
+            hint: Some(hint.into()),
             ..self
         }
     }

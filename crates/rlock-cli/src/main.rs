@@ -12,6 +12,7 @@ mod address;
 mod arguments;
 mod bench;
 mod counters;
+mod denial;
 mod doctor;
 mod election;
 mod exec;

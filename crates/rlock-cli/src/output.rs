@@ -75,7 +75,7 @@ impl Output {
             return self.say(&json!({ "error": error }).to_string());
         }
         self.say(&format!("rlock: {}", failure.message));
-        if let Some(hint) = failure.hint {
+        if let Some(hint) = &failure.hint {
             self.say(&format!("rlock: {hint}"));
         }
     }

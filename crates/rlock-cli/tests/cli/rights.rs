@@ -44,7 +44,7 @@ fn added(row: &str) -> String {
 pub(crate) fn admit(server: &Server, more: &str) {
     let mut admin = server.admin();
     for (user, rule) in BTreeMap::from_iter(rules(PAGE)) {
-        let _: () = admin.run(&format!("ACL SETUSER {user}{PASSWORD}{rule}{more}"));
+        let _: () = admin.run(format!("ACL SETUSER {user}{PASSWORD}{rule}{more}").trim_end());
     }
 }
 
@@ -113,6 +113,82 @@ fn exec_needs_no_more_than_the_application_has() {
     let ended = finished(elsewhere.args(["exec", "other", "--", "true"]));
     ended.assert_code(123);
     ended.assert_says("not permitted");
+}
+
+#[test]
+fn a_refusal_names_what_was_refused_the_user_and_the_rule_to_add() {
+    let server = Server::start();
+    let (application, operator) = (url(&server, "application"), url(&server, "operator"));
+    let cases: [(&str, &str, &[&str], &str, &str); 8] = [
+        (
+            "",
+            &application,
+            &["exec", "other", "--", "true"],
+            "use the key other",
+            "~other",
+        ),
+        (
+            "",
+            &application,
+            &["info", "other"],
+            "use the key other",
+            "~other",
+        ),
+        (
+            "",
+            &application,
+            &["bench"],
+            "use the key rlock-bench:*",
+            "~rlock-bench:*",
+        ),
+        ("", &application, &["list"], "run rlock.list", "+rlock.list"),
+        (
+            "",
+            &operator,
+            &["exec", "k", "--", "true"],
+            "run rlock.acquire",
+            "+rlock.acquire",
+        ),
+        (
+            "",
+            &operator,
+            &["observe", "k"],
+            "use the channel rlock:value:*",
+            "&rlock:value:*",
+        ),
+        (
+            "-subscribe",
+            &operator,
+            &["info", "k"],
+            "run subscribe",
+            "+subscribe",
+        ),
+        (
+            "resetchannels",
+            &operator,
+            &["list"],
+            "use the channel rlock:client:*",
+            "&rlock:client:*",
+        ),
+    ];
+    for (less, url, arguments, what, rule) in cases {
+        admit(&server, &format!(" {less}"));
+        let ended = finished(rlock_at(url).args(arguments));
+        ended.assert_code(123);
+        let user = if url == application {
+            "application"
+        } else {
+            "operator"
+        };
+        ended.assert_says(&format!("user {user} is not permitted to {what}\n"));
+        ended.assert_says(&format!("`ACL SETUSER {user} {rule}`"));
+        ended.assert_says("docs/operating.md, `Access rights`");
+        let _: () = server.admin().run(&format!("ACL DELUSER {user}"));
+    }
+    // A user without a name is the default user.
+    let _: () = server.admin().run("ACL SETUSER default -rlock.list");
+    let ended = finished(rlock_at(&server.url()).arg("list"));
+    ended.assert_says("user default is not permitted to run rlock.list\n");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -245,13 +321,16 @@ fn the_exporter_needs_no_more_than_its_user_has_and_says_what_it_lacks() {
     exporter.says("Access rights");
     change("-info");
     assert_eq!(exporter.value(&up), Some(0.0));
-    exporter.says("no permissions");
+    exporter.says("user exporter is not permitted to run info");
     change("+info +rlock.list");
     assert_eq!(exporter.value(&up), Some(1.0));
     exporter.says("answers again");
     for (rule, words) in [
-        ("-subscribe", "permission"),
-        ("+subscribe resetchannels", "permission"),
+        ("-subscribe", "not permitted to run subscribe"),
+        (
+            "+subscribe resetchannels",
+            "not permitted to use the channel rlock:client:*",
+        ),
         ("&rlock:client:* resetpass", "password"),
     ] {
         change(rule);
