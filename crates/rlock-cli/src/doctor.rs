@@ -1,11 +1,13 @@
 //! `rlock doctor`: what would hurt a lock at these servers.
 //!
-//! `facts` asks a master, `checks` judges what it has said without asking any more,
-//! and `report` shows what was found.
+//! `facts` asks a master with `questions`, `rights` finds the user's rights there,
+//! `checks` judges the answers, and `report` shows the findings.
 
 mod checks;
 mod facts;
+mod questions;
 mod report;
+mod rights;
 
 use futures_util::future::join_all;
 use rlock_client::Error;
@@ -19,9 +21,11 @@ use report::{Finding, Master, Report, Severity};
 /// Finds risks to locks on these servers, and says what to do about them
 ///
 /// Examines eviction, persistence and startup grace, replicas, the clock, connection limits, access
-/// rights, and versions with known defects; in a cluster on all masters. Changes nothing. Names the
-/// checks that the user's rights do not allow. Exits with code 1 if there is a problem; warnings
-/// and notes do not count.
+/// rights, and versions with known defects; in a cluster on all masters. Changes nothing. Exits
+/// with code 1 if there is a problem; warnings and notes do not count.
+///
+/// Warns of what the user's rights do not allow it to look at. It needs the ACL rules +info
+/// +config|get +time +acl|whoami +acl|getuser +acl|dryrun, and +cluster|info in a cluster.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Doctor {}
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use indicatif::HumanBytes;
 
-use super::facts::{Facts, OTHERS};
+use super::facts::Facts;
 use super::report::{Finding, Severity};
 use crate::readable::milliseconds;
 
@@ -57,7 +57,10 @@ fn loaded(facts: &Facts) -> Finding {
                 .docs(docs)
         }
         (true, Some(version)) => Finding::ok("module", format!("rlock {version}")).docs(docs),
-        (true, None) => Finding::ok("module", "rlock of an unknown version").docs(docs),
+        (true, None) => Finding::new(Severity::Note, "module", "rlock of an unknown version")
+            .effect("INFO was refused, so no versions were compared.")
+            .remedy("Run this again as a user with the right to INFO.")
+            .docs(docs),
     }
 }
 
@@ -413,23 +416,26 @@ fn places(facts: &Facts) -> Option<Finding> {
 }
 
 fn own(facts: &Facts) -> Option<Finding> {
-    let denied = facts.denied.as_deref()?;
+    let rights = facts.rights.as_ref()?;
     let user = facts.user.as_deref().map(|user| format!("user {user}"));
     let user = user.unwrap_or_else(|| "this user".to_owned());
-    let all = denied.join(", ");
-    let is_other = |right: &&str| OTHERS.iter().any(|(other, _)| other == right);
-    Some(if !denied.iter().all(is_other) {
-        Finding::new(Severity::Warning, "rights", format!("{user} lacks {all}"))
-            .effect("This user cannot lock with the Rust client or `rlock exec`: it gets NOPERM. Other users may have these rights.")
-            .remedy("If this user has to lock, give it these rights with `ACL SETUSER`.")
-            .docs(RIGHTS)
-    } else if !denied.is_empty() {
-        Finding::new(Severity::Note, "rights", format!("{user} lacks {all}"))
+    if rights.denied.is_empty() {
+        let found = match rights.is_complete {
+            true => format!("{user} may use all commands"),
+            false => format!("{user} may lock"),
+        };
+        return Some(Finding::ok("rights", found).docs(RIGHTS));
+    }
+    let found = format!("{user} lacks {}", rights.denied.join(", "));
+    let finding = Finding::new(Severity::Note, "rights", found).docs(RIGHTS);
+    Some(if rights.can_lock() {
+        finding
             .effect("Calls that need these commands get NOPERM. All other lock functions work.")
             .remedy("If the user needs them, give them with `ACL SETUSER`.")
-            .docs(RIGHTS)
     } else {
-        Finding::ok("rights", format!("{user} may use all commands")).docs(RIGHTS)
+        finding
+            .effect("This user cannot lock with the Rust client or `rlock exec`: it gets NOPERM. Other users may have these rights.")
+            .remedy("If this user has to lock, give it the rule of an application with `ACL SETUSER`.")
     })
 }
 
@@ -473,9 +479,9 @@ fn unanswered(facts: &Facts) -> Option<Finding> {
         "{refused}; the user needs {}",
         rights.collect::<Vec<_>>().join(" ")
     );
-    let finding = Finding::new(Severity::Note, "not looked at", found)
-        .effect("INFO covers the module, versions, memory and replicas. CONFIG GET covers persistence, startup grace, min-replicas-to-write, connections and unlock messages. ACL GETUSER covers access by the user default. Checks that need a refused command are missing here.")
-        .remedy("Give the user these rights with `ACL SETUSER`, or run this again as a user that has them.")
-        .docs("docs/cli.md#access-rights");
+    let finding = Finding::new(Severity::Warning, "not looked at", found)
+        .effect("INFO covers versions, memory and replicas. CONFIG GET covers persistence, startup grace, min-replicas-to-write, connections, unlock messages and access. TIME covers the clock. ACL GETUSER covers access by the user default, ACL WHOAMI and ACL DRYRUN the rights of this user. Checks that need a refused command are missing here.")
+        .remedy("Give the user these rights with `ACL SETUSER`, or run this again as a user that has them, such as the documented operator.")
+        .docs(RIGHTS);
     Some(finding)
 }

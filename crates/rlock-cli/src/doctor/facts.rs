@@ -3,10 +3,13 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime};
 
-use rlock_client::probe::{Command, Frame, Master, fields};
-use rlock_client::{Error, ServerError};
+use rlock_client::Error;
+use rlock_client::probe::{Frame, Master, fields};
 
-/// How often the clock is asked for: the quickest answer is the most precise.
+use super::questions::{Questions, command};
+use super::rights::{Rights, rights};
+
+/// How often the clock is asked for.
 const CLOCK_LOOKS: usize = 5;
 
 /// What is asked for by `CONFIG GET`.
@@ -25,30 +28,6 @@ const SETTINGS: [&str; 12] = [
     "rlock.*",
 ];
 
-/// Nobody locks by the Rust client, or by this command line, without these. With
-/// arguments by which they change nothing: a lease or an option that is none, or
-/// an owner who holds nothing.
-const LOCKING: [(&str, &[&str]); 4] = [
-    ("RLOCK.ACQUIRE", &[KEY, "doctor", "x"]),
-    ("RLOCK.RENEW", &[KEY, "doctor", "x"]),
-    ("RLOCK.RELEASE", &[KEY, "doctor", "x"]),
-    ("RLOCK.CANCEL", &[KEY, "doctor"]),
-];
-/// Some need these.
-pub(super) const OTHERS: [(&str, &[&str]); 7] = [
-    ("RLOCK.DOWNGRADE", &[KEY, "doctor"]),
-    ("RLOCK.MACQUIRE", &["doctor", "x", "1", KEY]),
-    ("RLOCK.MRENEW", &["doctor", "x", "1", KEY]),
-    ("RLOCK.MRELEASE", &["doctor", "1", KEY, "x"]),
-    ("RLOCK.INFO", &[KEY]),
-    ("RLOCK.LIST", &["COUNT", "x"]),
-    ("RLOCK.FORCE", &[KEY]),
-];
-/// Stands for the key.
-const KEY: &str = "{key}";
-/// What is missing of the channels.
-const CHANNELS: &str = "channels rlock:client:*";
-
 /// What one master has said.
 pub(super) struct Facts {
     info: String,
@@ -60,8 +39,8 @@ pub(super) struct Facts {
     pub(super) user: Option<String>,
     /// How the user `default` is set up: `on`, `nopass` and others.
     pub(super) default_user: Vec<String>,
-    /// What the user may not use of what clients need; none without the module.
-    pub(super) denied: Option<Vec<&'static str>>,
+    /// The user's rights to lock; none without the module.
+    pub(super) rights: Option<Rights>,
     /// What was refused, and how the server refused it.
     pub(super) unanswered: Vec<(&'static str, String)>,
 }
@@ -97,7 +76,7 @@ impl Facts {
     }
 
     pub(super) fn has_module(&self) -> bool {
-        self.denied.is_some()
+        self.rights.is_some()
     }
 
     /// The name and version of the server.
@@ -123,85 +102,52 @@ fn value<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     fields.next().map(|(_, value)| value)
 }
 
-/// Asks a master for all that the checks want to know.
+/// Asks a master for everything that the checks need.
 pub(super) async fn ask(master: &Master) -> Result<Facts, Error> {
-    let mut questions = Questions {
-        master,
-        unanswered: Vec::new(),
-    };
+    let mut questions = Questions::new(master).await?;
     let info = questions.ask("INFO", &["everything"]).await?;
     let info = info.and_then(Frame::into_text).unwrap_or_default();
     let config = questions.ask("CONFIG GET", &SETTINGS).await?;
     let config = config.and_then(pairs).unwrap_or_default();
-    let cluster = match info.contains("\ncluster_enabled:1") {
+    let is_cluster = info.contains("\ncluster_enabled:1");
+    let cluster = match is_cluster {
         true => questions.ask("CLUSTER INFO", &[]).await?,
         false => None,
     };
-    let cluster = cluster.and_then(Frame::into_text);
-    let user = questions.ask("ACL WHOAMI", &[]).await?;
-    let user = user.and_then(Frame::into_text);
     let default_user = questions.ask("ACL GETUSER", &["default"]).await?;
     let default_user = default_user
         .as_ref()
         .and_then(|user| texts(user.field("flags")?));
     Ok(Facts {
-        clock: questions.clock().await?,
-        denied: denied(master, cluster.is_some()).await?,
+        clock: clock(&mut questions).await?,
+        rights: rights(&questions, is_cluster).await?,
         info,
         config,
-        cluster,
-        user,
+        cluster: cluster.and_then(Frame::into_text),
         default_user: default_user.unwrap_or_default(),
+        user: questions.user,
         unanswered: questions.unanswered,
     })
 }
 
-/// A master, and what it refused.
-struct Questions<'a> {
-    master: &'a Master,
-    unanswered: Vec<(&'static str, String)>,
-}
-
-impl Questions<'_> {
-    /// The answer; none, which is noted, if the server refuses it.
-    async fn ask(
-        &mut self,
-        question: &'static str,
-        arguments: &[&str],
-    ) -> Result<Option<Frame>, Error> {
-        match self.master.ask(&command(question, arguments)).await? {
-            Frame::Error(error) => {
-                self.unanswered.push((question, error.code));
-                Ok(None)
-            }
-            answer => Ok(Some(answer)),
+/// The master's clock: the quickest of several answers is the most precise.
+async fn clock(questions: &mut Questions<'_>) -> Result<Option<Clock>, Error> {
+    if questions.ask("TIME", &[]).await?.is_none() {
+        return Ok(None);
+    }
+    let mut best: Option<Clock> = None;
+    for _ in 0..CLOCK_LOOKS {
+        let reading = Clock::begin();
+        let time = questions.master.ask(&command(&["TIME"])).await?;
+        let Some(time) = seconds_and_micros(&time) else {
+            return Ok(None);
+        };
+        let clock = reading.end(time);
+        if best.as_ref().is_none_or(|best| clock.is_closer_than(best)) {
+            best = Some(clock);
         }
     }
-
-    async fn clock(&mut self) -> Result<Option<Clock>, Error> {
-        let mut best: Option<Clock> = None;
-        for _ in 0..CLOCK_LOOKS {
-            let reading = Clock::begin();
-            let time = self.ask("TIME", &[]).await?;
-            let Some(time) = time.as_ref().and_then(seconds_and_micros) else {
-                return Ok(None);
-            };
-            let clock = reading.end(time);
-            if best.as_ref().is_none_or(|best| clock.is_closer_than(best)) {
-                best = Some(clock);
-            }
-        }
-        Ok(best)
-    }
-}
-
-fn command(question: &str, arguments: &[&str]) -> Command {
-    let mut words = question.split(' ').chain(arguments.iter().copied());
-    let mut command = Command::new(words.next().unwrap_or_default());
-    for word in words {
-        command.arg(word);
-    }
-    command
+    Ok(best)
 }
 
 /// Names and values.
@@ -225,64 +171,6 @@ fn seconds_and_micros(answer: &Frame) -> Option<(u64, u64)> {
         return None;
     };
     Some((seconds.parse().ok()?, micros.parse().ok()?))
-}
-
-/// What the user may not use; none if the server does not know the commands.
-///
-/// Each command is sent in a form that changes nothing, about a key that nobody
-/// has. Servers look at rights before they carry out a command, so also a user
-/// without the right to `ACL DRYRUN` learns of its own.
-async fn denied(master: &Master, is_cluster: bool) -> Result<Option<Vec<&'static str>>, Error> {
-    let mut denied = Vec::new();
-    let key = format!("rlock-doctor:{}", uuid::Uuid::new_v4());
-    for (name, arguments) in LOCKING.into_iter().chain(OTHERS) {
-        let mut command = Command::new(name);
-        for argument in arguments {
-            command.arg(if *argument == KEY { &*key } else { *argument });
-        }
-        let Some(error) = refusal(master, &command).await? else {
-            continue;
-        };
-        if error.message.contains("unknown command") {
-            return Ok(None);
-        }
-        // Rights to keys are another matter: nobody knows which are in use.
-        if is_about_rights(&error) && error.message.contains(" to run ") {
-            denied.push(name);
-        }
-    }
-    denied.extend(no_subscription(master, is_cluster).await?);
-    Ok(Some(denied))
-}
-
-/// The rights that are missing to receive messages from the server.
-async fn no_subscription(master: &Master, is_cluster: bool) -> Result<Option<&'static str>, Error> {
-    let subscribe = if is_cluster {
-        "SSUBSCRIBE"
-    } else {
-        "SUBSCRIBE"
-    };
-    let mut command = Command::new(subscribe);
-    command.arg("rlock:client:{0}:doctor");
-    let error = refusal(master, &command).await?;
-    Ok(error
-        .filter(is_about_rights)
-        .map(|error| match error.message.contains("channel") {
-            true => CHANNELS,
-            false => subscribe,
-        }))
-}
-
-/// What the server says against it, if anything.
-async fn refusal(master: &Master, command: &Command) -> Result<Option<ServerError>, Error> {
-    Ok(match master.ask(command).await? {
-        Frame::Error(error) => Some(error),
-        _ => None,
-    })
-}
-
-fn is_about_rights(error: &ServerError) -> bool {
-    error.code == "NOPERM"
 }
 
 /// A look at a clock that is under way.

@@ -3,11 +3,13 @@
 mod machine;
 mod masters;
 
+use std::collections::BTreeMap;
 use std::process::Command;
 
 use serde_json::Value;
 
 use super::program::{Finished, finished, rlock, rlock_at};
+use super::rights::{admit, assert_nothing_refused, url};
 use super::server::Asks;
 use rlock_testkit::{Server, Setup, free_port};
 
@@ -188,61 +190,121 @@ fn a_server_without_the_module_is_a_problem_and_all_else_is_looked_at() {
     assert_eq!(report["masters"][0]["module"], Value::Null);
 }
 
+/// What `doctor` prints for a user with these rights, on one line.
+fn words_for(server: &Server, user: &str, rights: &str) -> String {
+    let rule = format!("ACL SETUSER {user} reset on >a-password {rights}");
+    let _: () = server.admin().run(&rule);
+    let ended = finished(rlock_at(&url(server, user)).arg("doctor"));
+    ended.assert_code(0);
+    let words: Vec<_> = ended.stdout.split_whitespace().collect();
+    words.join(" ")
+}
+
+/// The entries of `ACL LOG`: what was refused.
+fn refused(server: &Server) -> Vec<String> {
+    let log: Vec<BTreeMap<String, redis::Value>> = server.admin().run("ACL LOG");
+    let objects = log.iter().map(|entry| entry["object"].clone());
+    let mut objects: Vec<_> = objects
+        .map(|object| redis::from_redis_value(object).unwrap())
+        .collect();
+    objects.sort();
+    objects
+}
+
 #[test]
-fn a_user_is_told_what_it_may_not_use_and_what_was_not_looked_at() {
+fn the_documented_operator_sees_all_and_leaves_no_entry_in_acl_log() {
     let server = good();
-    let mut admin = server.admin();
-    let all = "+rlock.acquire +rlock.renew +rlock.release +rlock.cancel +subscribe";
-    for (user, rights, lacking) in [
-        (
-            "app",
-            format!("&rlock:client:* {all}"),
-            "rights: this user lacks RLOCK.DOWNGRADE",
-        ),
-        ("mute", format!("&other {all}"), "channels rlock:client:*"),
-        (
-            "deaf",
-            format!("&rlock:client:* {all} -subscribe"),
-            "SUBSCRIBE",
-        ),
-        (
-            "late",
-            format!("&rlock:client:* {all} -rlock.renew"),
-            "lacks RLOCK.RENEW",
-        ),
+    admit(&server, "");
+    let report = report(&mut rlock_at(&url(&server, "operator")), 0);
+    let mut findings = findings(&report["masters"][0]).iter();
+    let warns = |it: &&Value| it["severity"] == "warning" && it["check"] != "MOVE and COPY";
+    assert_eq!(findings.find(warns), None);
+    assert_eq!(severity(&report, "rights"), Some("note"));
+    let lacks = "user operator lacks RLOCK.ACQUIRE, RLOCK.RENEW, RLOCK.RELEASE, RLOCK.CANCEL, \
+         RLOCK.DOWNGRADE, RLOCK.MACQUIRE, RLOCK.MRENEW, RLOCK.MRELEASE";
+    assert_eq!(found(&report, "rights"), lacks);
+    for check in ["module", "eviction", "persistence", "clock", "access"] {
+        assert_eq!(severity(&report, check), Some("ok"), "{check}: {report}");
+    }
+    assert_nothing_refused(&server);
+}
+
+#[test]
+fn missing_rights_are_named_without_an_entry_in_acl_log() {
+    let server = good();
+    let doctor = "+@connection +info +config|get +time +acl|whoami +acl|getuser +acl|dryrun";
+    let lock = "+rlock.acquire +rlock.renew +rlock.release +rlock.cancel +subscribe";
+    for (rights, lacking) in [
+        ("&rlock:client:*", "lacks RLOCK.DOWNGRADE, RLOCK.MACQUIRE"),
+        ("&other +@all", "lacks channels rlock:client:*"),
+        ("&rlock:client:* +@all -subscribe", "lacks SUBSCRIBE"),
+        ("&rlock:client:* +@all -rlock.renew", "lacks RLOCK.RENEW"),
+        ("&rlock:client:* +@all -rlock.force", "lacks RLOCK.FORCE"),
     ] {
-        let rule = format!("ACL SETUSER {user} on >pw ~job:* resetchannels {rights}");
-        let _: () = admin.run(&rule);
-        let url = format!("redis://{user}:pw@127.0.0.1:{}/", server.port());
-        let ended = finished(rlock_at(&url).arg("doctor"));
-        ended.assert_code(0);
-        let words = ended
-            .stdout
-            .split_whitespace()
-            .collect::<Vec<_>>()
-            .join(" ");
-        assert!(words.contains(lacking), "{words}");
+        let rights = format!("~job:* {doctor} {lock} {rights}");
+        let words = words_for(&server, "app", &rights);
         assert!(
-            words.contains("the user needs +info +config|get"),
+            words.contains(&format!("note rights: user app {lacking}")),
             "{words}"
         );
-        let severity = if user == "app" {
-            "note rights:"
-        } else {
-            "warning rights:"
-        };
-        assert!(words.contains(severity), "{words}");
+        assert!(!words.contains("not looked at"), "{words}");
     }
-    let rule = "ACL SETUSER sees on >pw allkeys allchannels +@all -config -acl";
-    let _: () = admin.run(rule);
-    let url = format!("redis://sees:pw@127.0.0.1:{}/", server.port());
-    let report = report(&mut rlock_at(&url), 0);
-    assert_eq!(severity(&report, "eviction"), Some("ok"));
-    assert_eq!(severity(&report, "persistence"), None);
-    assert!(found(&report, "not looked at").contains("+config|get"));
+    let words = words_for(&server, "app", "~job:* &rlock:client:* +@all");
+    assert!(
+        words.contains("ok rights: user app may use all commands"),
+        "{words}"
+    );
+    // A question that the user may not ask is not even sent.
+    let words = words_for(&server, "app", "~* &* +@all -config -time");
+    let missing = "warning not looked at: CONFIG GET (NOPERM), TIME (NOPERM); the user needs \
+         +config|get +time ";
+    assert!(words.contains(missing), "{words}");
+    assert!(!words.contains("persistence:"), "{words}");
+    assert_nothing_refused(&server);
+    let mut admin = server.admin();
     let changed: u64 = admin.gauge("acquires") + admin.gauge("force_releases");
     assert_eq!(changed, 0);
     assert_eq!(admin.run::<u64>("DBSIZE"), 0);
+}
+
+#[test]
+fn a_user_that_may_ask_nothing_is_warned_and_leaves_few_entries() {
+    let server = good();
+    let words = words_for(&server, "app", "~job:* resetchannels +@connection");
+    let missing = "warning not looked at: ACL WHOAMI (NOPERM), ACL DRYRUN (not sent), \
+         INFO (NOPERM), CONFIG GET (NOPERM), ACL GETUSER (NOPERM), TIME (NOPERM); the user needs \
+         +acl|whoami +acl|dryrun +info +config|get +acl|getuser +time ";
+    assert!(words.contains(missing), "{words}");
+    assert!(
+        words.contains("note rights: this user lacks RLOCK.ACQUIRE "),
+        "{words}"
+    );
+    assert!(!words.contains(" ok "), "nothing was looked at: {words}");
+    let questions = [
+        "acl|getuser",
+        "acl|whoami",
+        "config|get",
+        "info",
+        "rlock.acquire",
+        "time",
+    ];
+    assert_eq!(refused(&server), questions);
+    // The commands of every client are checked even so.
+    let lock = "+rlock.acquire +rlock.renew +rlock.release +rlock.cancel";
+    for (more, expected) in [
+        ("", "note rights: this user lacks SUBSCRIBE "),
+        (
+            "+subscribe",
+            "note rights: this user lacks channels rlock:client:* ",
+        ),
+        (
+            "+subscribe &rlock:client:*",
+            "ok rights: this user may lock",
+        ),
+    ] {
+        let words = words_for(&server, "app", &format!("~rlock-doctor:* {lock} {more}"));
+        assert!(words.contains(expected), "{words}");
+    }
 }
 
 #[test]

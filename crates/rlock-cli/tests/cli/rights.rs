@@ -24,11 +24,13 @@ const OTHERS: [&str; 4] = [
 const PASSWORD: &str = " on >a-password ";
 
 /// The rules of a text, by user: lines of redis.conf and calls of ACL SETUSER.
-fn rules(text: &'static str) -> Vec<(&'static str, &'static str)> {
+fn rules(text: &'static str) -> Vec<(&'static str, String)> {
     let rules = text.match_indices(PASSWORD).map(|(at, _)| {
         let user = text[..at].rsplit([' ', '`']).next().unwrap();
         let rule = &text[at + PASSWORD.len()..];
-        (user, rule.split(['\n', '`']).next().unwrap())
+        let rule = rule.split(['\n', '`']).next().unwrap();
+        // In a table it is escaped.
+        (user, rule.replace("\\|", "|"))
     });
     rules.collect()
 }
@@ -357,6 +359,9 @@ fn in_a_cluster_a_few_rights_more_are_enough() {
     for question in [&["list"][..], &["force", "a", "--yes"]] {
         finished(rlock_at(&url("operator")).args(question)).assert_code(0);
     }
+    let doctor = finished(rlock_at(&url("operator")).arg("doctor"));
+    doctor.assert_code(0);
+    assert!(!doctor.stdout.contains("not looked at"), "{doctor:?}");
     let exporter = Exporter::start(&url("exporter"), &[]);
     let metrics = exporter.metrics();
     let up = metrics.lines().filter(|line| line.starts_with("rlock_up{"));
