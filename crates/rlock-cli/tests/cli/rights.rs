@@ -9,9 +9,9 @@ use rlock_client::{Client, Terms};
 
 use super::exporter::Exporter;
 use super::program::{Running, finished, rlock_at};
-use super::server::Asks;
-use super::several::{Cluster, MASTERS, replica_of};
-use rlock_testkit::Server;
+use super::server::{Admin, Asks};
+use super::several::{Cluster, MASTERS, replica_of, sentinel_of};
+use rlock_testkit::{Server, eventually};
 
 const PAGE: &str = include_str!("../../../../docs/operating.md");
 const OTHERS: [&str; 4] = [
@@ -64,12 +64,13 @@ pub(crate) fn url(server: &Server, user: &str) -> String {
 fn all_files_show_the_same_rights() {
     let page = BTreeMap::from_iter(rules(PAGE));
     let users: Vec<_> = page.keys().copied().collect();
-    assert_eq!(users, ["application", "exporter", "operator"]);
+    let all = ["application", "exporter", "operator", "replica", "sentinel"];
+    assert_eq!(users, all);
     for (user, rule) in OTHERS.into_iter().chain([PAGE]).flat_map(rules) {
         assert_eq!(page.get(user), Some(&rule), "{user}");
     }
     let counts = OTHERS.map(|text| rules(text).len());
-    assert_eq!(counts, [3, 1, 0, 1]);
+    assert_eq!(counts, [5, 1, 0, 1]);
     // No other user is shown, and the page on commands leads to the table.
     for text in OTHERS {
         assert_eq!(text.matches(" on >").count(), rules(text).len());
@@ -339,6 +340,77 @@ fn the_exporter_needs_no_more_than_its_user_has_and_says_what_it_lacks() {
         let another = Exporter::start(&url(&server, "exporter"), &[]);
         assert_eq!(another.value(&up), Some(0.0), "{rule}");
         another.says(words);
+    }
+}
+
+/// The users of the example of a configuration, as the arguments of `ACL SETUSER`.
+fn users_of_the_example() -> Vec<&'static str> {
+    let lines = OTHERS[0].lines();
+    lines
+        .filter_map(|line| line.strip_prefix("#     user "))
+        .collect()
+}
+
+#[test]
+fn without_the_default_user_all_others_work() {
+    let master = Server::start();
+    let replica = replica_of(&master);
+    let root = "ACL SETUSER root on >a-password ~* &* +@all";
+    // Sentinels have a server close its connections, so each of these is a new one.
+    let admin = |server: &Server| Admin::at(&url(server, "root"));
+    let users = users_of_the_example();
+    assert_eq!(users.last(), Some(&"default reset off"));
+    for server in [&master, &replica] {
+        let mut admin = server.admin();
+        let _: () = admin.run(root);
+        let _: () = admin.run("CONFIG SET masteruser replica masterauth a-password");
+        for user in &users {
+            let _: () = admin.run(&format!("ACL SETUSER {user}"));
+        }
+    }
+    finished(rlock_at(&master.url()).arg("list")).assert_says("NOAUTH");
+    let _: u64 = admin(&master).run("CLIENT KILL TYPE replica");
+    let has_replica = |server: &Server| {
+        let client = redis::Client::open(url(server, "root")).unwrap();
+        let mut info = redis::cmd("INFO");
+        let info = client
+            .get_connection()
+            .and_then(|mut it| info.arg("replication").query::<String>(&mut it));
+        info.is_ok_and(|info| info.contains(",state=online,"))
+    };
+    eventually("the replica is linked", || has_replica(&master));
+
+    let lines = "sentinel auth-user locks sentinel\nsentinel auth-pass locks a-password\n";
+    let sentinel = sentinel_of(&master, lines);
+    let url = |user| {
+        format!(
+            "redis+sentinel://{user}:a-password@127.0.0.1:{}/locks",
+            sentinel.port()
+        )
+    };
+    let mut of_sentinel = Admin::at(&sentinel.url());
+    eventually("the Sentinel knows the replica", || {
+        of_sentinel
+            .run::<Vec<redis::Value>>("SENTINEL REPLICAS locks")
+            .len()
+            == 1
+    });
+    let works = || {
+        let mut exec = rlock_at(&url("application"));
+        finished(exec.args(["exec", "lock:k", "--", "true"])).assert_code(0);
+        for question in ["list", "doctor"] {
+            finished(rlock_at(&url("operator")).arg(question)).assert_code(0);
+        }
+    };
+    works();
+    eventually("the Sentinel obeys", || {
+        of_sentinel.ask::<String>("SENTINEL FAILOVER locks").is_ok()
+    });
+    eventually("the replica is the master", || has_replica(&replica));
+    works();
+    for server in [&master, &replica] {
+        let log: Vec<BTreeMap<String, redis::Value>> = admin(server).run("ACL LOG");
+        assert!(log.is_empty(), "{log:?}");
     }
 }
 
