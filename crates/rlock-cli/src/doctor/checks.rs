@@ -439,6 +439,12 @@ fn own(facts: &Facts) -> Option<Finding> {
     })
 }
 
+/// An address of `bind`, where `-` means that it may be missing.
+fn is_loopback(address: &str) -> bool {
+    let address = address.trim_start_matches('-');
+    address == "::1" || address == "localhost" || address.starts_with("127.")
+}
+
 /// Whether anybody may do anything from another machine.
 fn exposure(facts: &Facts) -> Option<Finding> {
     let (protected, bind) = (facts.config("protected-mode")?, facts.config("bind")?);
@@ -446,20 +452,19 @@ fn exposure(facts: &Facts) -> Option<Finding> {
     if facts.default_user.is_empty() {
         return None;
     }
-    let password = if has("nopass") { "without" } else { "with" };
-    let found =
-        format!("user default {password} a password, protected-mode {protected}, bind {bind:?}");
-    let is_local = |address: &str| {
-        let address = address.trim_start_matches('-');
-        address == "::1" || address == "localhost" || address.starts_with("127.")
+    let state = match (has("on"), has("nopass")) {
+        (false, _) => "off",
+        (true, true) => "without a password",
+        (true, false) => "with a password",
     };
-    let is_reachable = bind.is_empty() || !bind.split(' ').all(is_local);
+    let found = format!("user default {state}, protected-mode {protected}, bind {bind:?}");
+    let is_reachable = !bind.split_whitespace().all(is_loopback);
     if !(is_reachable && protected == "no" && has("on") && has("nopass")) {
         return Some(Finding::ok("access", found).docs(RIGHTS));
     }
     let finding = Finding::new(Severity::Warning, "access", found)
         .effect("Everybody who can reach the server can end any hold with RLOCK.FORCE or DEL, and change its settings.")
-        .remedy("Give the user `default` a password or disable it, set `protected-mode yes`, or bind to addresses that only clients can reach.")
+        .remedy("Give every program, replica and Sentinel a user, then switch default off: `ACL SETUSER default reset off`, and `user default reset off` in the configuration. Or set `requirepass`, or bind to addresses that only clients can reach.")
         .docs(RIGHTS);
     Some(finding)
 }

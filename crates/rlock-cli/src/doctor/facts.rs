@@ -13,7 +13,7 @@ use super::rights::{Rights, rights};
 const CLOCK_LOOKS: usize = 5;
 
 /// What is asked for by `CONFIG GET`.
-const SETTINGS: [&str; 12] = [
+const SETTINGS: [&str; 11] = [
     "appendfsync",
     "no-appendfsync-on-rewrite",
     "save",
@@ -24,7 +24,6 @@ const SETTINGS: [&str; 12] = [
     "maxclients",
     "protected-mode",
     "bind",
-    "port",
     "rlock.*",
 ];
 

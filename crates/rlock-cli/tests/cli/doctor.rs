@@ -307,25 +307,62 @@ fn a_user_that_may_ask_nothing_is_warned_and_leaves_few_entries() {
     }
 }
 
-#[test]
-fn anybodys_access_from_elsewhere_is_found() {
+/// A server that lets everybody do everything.
+fn open_to_all() -> Server {
     let settings = [("bind", "*"), ("protected-mode", "no")];
     let server = Setup::new().settings(&settings).start();
-    let open = report(&mut rlock(&server), 0);
-    assert_eq!(severity(&open, "access"), Some("warning"), "{open}");
+    admit(&server, "");
+    server
+}
+
+#[test]
+fn anybodys_access_from_elsewhere_is_found() {
+    let server = open_to_all();
+    let operator = url(&server, "operator");
+    let access = || {
+        let report = report(&mut rlock_at(&operator), 0);
+        severity(&report, "access").unwrap().to_owned()
+    };
     let mut admin = server.admin();
-    let _: () = admin.run("CONFIG SET protected-mode yes");
-    assert_eq!(
-        severity(&report(&mut rlock(&server), 0), "access"),
-        Some("ok")
-    );
-    let _: () = admin.run("CONFIG SET protected-mode no requirepass pw");
-    let url = format!("redis://:pw@127.0.0.1:{}/", server.port());
-    assert_eq!(
-        severity(&report(&mut rlock_at(&url), 0), "access"),
-        Some("ok")
-    );
+    for (change, expected) in [
+        ("CONFIG SET bind 127.0.0.1", "ok"),
+        ("CONFIG SET bind *", "warning"),
+        ("CONFIG SET protected-mode yes", "ok"),
+        ("CONFIG SET protected-mode no", "warning"),
+        ("CONFIG SET requirepass pw", "ok"),
+        ("ACL SETUSER default nopass", "warning"),
+        ("ACL SETUSER default off", "ok"),
+    ] {
+        let _: () = admin.run(change);
+        assert_eq!(access(), expected, "{change}");
+    }
     ask(&server).assert_code(123);
+}
+
+#[test]
+fn the_remedies_for_the_default_user_work() {
+    let server = open_to_all();
+    let operator = url(&server, "operator");
+    let open = report(&mut rlock_at(&operator), 0);
+    assert_eq!(severity(&open, "access"), Some("warning"), "{open}");
+    let mut findings = findings(&open["masters"][0]).iter();
+    let finding = findings.find(|it| it["check"] == "access").unwrap();
+    let remedy = finding["remedy"].as_str().unwrap();
+    let commands: Vec<_> = remedy.split('`').skip(1).step_by(2).collect();
+    let [setuser, line, requirepass] = commands[..] else {
+        panic!("{remedy}");
+    };
+    assert_eq!(setuser.to_lowercase(), format!("acl set{line}"));
+    let requirepass = format!("CONFIG SET {requirepass} pw");
+    for (command, state) in [(setuser, "off"), (&requirepass, "with a password")] {
+        let server = open_to_all();
+        let _: () = server.admin().run(command);
+        ask(&server).assert_code(123);
+        let report = report(&mut rlock_at(&url(&server, "operator")), 0);
+        assert_eq!(severity(&report, "access"), Some("ok"), "{command}");
+        let expected = format!("user default {state}, protected-mode no");
+        assert!(found(&report, "access").starts_with(&expected), "{report}");
+    }
 }
 
 #[test]
