@@ -19,8 +19,15 @@ const DIFFERENCE_MAX: Duration = Duration::from_secs(1);
 const RIGHTS: &str = "docs/operating.md#access-rights";
 
 /// What all checks find, the worst first.
-pub(super) fn findings(facts: &Facts, has_fail_over: bool) -> Vec<Finding> {
+///
+/// `builds` are the builds of the module at all masters, by address.
+pub(super) fn findings(
+    facts: &Facts,
+    has_fail_over: bool,
+    builds: &[(&str, String)],
+) -> Vec<Finding> {
     let mut findings = vec![loaded(facts)];
+    findings.extend(same_build(facts, builds));
     findings.extend(defects(facts));
     findings.extend(redisson(facts));
     findings.extend(eviction(facts));
@@ -56,12 +63,35 @@ fn loaded(facts: &Facts) -> Finding {
                 .remedy("Upgrade the servers first, then the clients.")
                 .docs(docs)
         }
-        (true, Some(version)) => Finding::ok("module", format!("rlock {version}")).docs(docs),
+        (true, Some(version)) => {
+            let build = facts.build().unwrap_or(version);
+            Finding::ok("module", format!("rlock {build}")).docs(docs)
+        }
         (true, None) => Finding::new(Severity::Note, "module", "rlock of an unknown version")
             .effect("INFO was refused, so no versions were compared.")
             .remedy("Run this again as a user with the right to INFO.")
             .docs(docs),
     }
+}
+
+/// Whether all masters run the same build; only if there are several.
+fn same_build(facts: &Facts, builds: &[(&str, String)]) -> Option<Finding> {
+    let own = facts.build().filter(|_| builds.len() > 1)?;
+    let others = builds.iter().filter(|(_, build)| *build != own);
+    let others: Vec<_> = others
+        .map(|(address, build)| format!("{build} at {address}"))
+        .collect();
+    let docs = "docs/operating.md#upgrading-the-module";
+    if others.is_empty() {
+        let found = format!("rlock {own} at all {} masters", builds.len());
+        return Some(Finding::ok("builds", found).docs(docs));
+    }
+    let found = format!("rlock {own} here, {}", others.join(", "));
+    let finding = Finding::new(Severity::Note, "builds", found)
+        .effect("The masters may behave differently: an upgrade has left out a server, or a server was not restarted after it.")
+        .remedy("Install the same build on all servers, and restart those that run another one.")
+        .docs(docs);
+    Some(finding)
 }
 
 fn defects(facts: &Facts) -> Vec<Finding> {

@@ -94,6 +94,12 @@ impl Facts {
         let (major, minor) = (version / 10_000, version / 100 % 100);
         Some(format!("{major}.{minor}.{}", version % 100))
     }
+
+    /// The version and commit of the module; none if `INFO` does not show them.
+    pub(super) fn build(&self) -> Option<String> {
+        let (version, commit) = (self.info("rlock_version")?, self.info("rlock_commit")?);
+        Some(format!("{version} ({commit})"))
+    }
 }
 
 fn value<'a>(info: &'a str, name: &str) -> Option<&'a str> {

@@ -69,9 +69,11 @@ fn nothing_is_found_at_a_good_server() {
         .collect();
     assert!(bad.is_empty(), "{bad:#?}");
     assert_eq!(report["masters"][0]["module"], env!("CARGO_PKG_VERSION"));
+    let build = ["version", "commit"].map(|field| server.info("rlock", &format!("rlock_{field}")));
+    let [version, commit] = build;
     assert_eq!(
         found(&report, "module"),
-        concat!("rlock ", env!("CARGO_PKG_VERSION"))
+        format!("rlock {version} ({commit})")
     );
 }
 
