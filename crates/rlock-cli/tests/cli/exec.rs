@@ -177,6 +177,19 @@ fn a_lock_stays_taken_for_as_long_as_it_is_to() {
     finished(&mut exec(&server, &both, "exit 0")).assert_code(2);
 }
 
+/// As the alert RlockHoldersDie and the pages say.
+#[test]
+fn the_planned_end_of_a_lock_counts_as_the_end_of_a_lease() {
+    let server = Server::start();
+    let mut admin = server.admin();
+    let options = ["k", "--at-least", "300ms"];
+    finished(&mut exec(&server, &options, "true")).assert_code(0);
+    let ended = finished(&mut exec(&server, &["k"], "echo ran"));
+    assert_eq!(ended.stdout, "ran\n");
+    assert_eq!(admin.gauge("lease_expirations"), 1);
+    assert_eq!(admin.gauge("releases"), 1, "the second one's");
+}
+
 #[test]
 fn it_does_so_if_the_program_is_killed() {
     let server = Server::start();
