@@ -14,7 +14,7 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::readable::{from_millisecond, from_zero, printable};
 
-/// Both forms; the second line stands below the first in `Usage: `.
+/// Both forms. The second line is indented like the first behind `Usage: `.
 const USAGE: &str = "\
 rlock elect [OPTIONS] --value <VALUE> <NAME> -- <COMMAND> [ARGS]...
        rlock elect [OPTIONS] --value <VALUE> <NAME> --shell <STRING>";

@@ -54,7 +54,7 @@ impl Looker {
         locks: u16,
         output: Output,
     ) -> Result<Self, Failure> {
-        let client = match address.impatient(PATIENCE).await {
+        let client = match address.questioner_with(PATIENCE).await {
             Ok(client) => Some(client),
             Err(failure) if failure.code == Code::Usage => return Err(failure),
             Err(_) => None,
@@ -122,7 +122,7 @@ impl Looker {
         if let Some(client) = &*client {
             return Ok(client.clone());
         }
-        let connected = self.address.impatient(PATIENCE).await?;
+        let connected = self.address.questioner_with(PATIENCE).await?;
         Ok(client.insert(connected).clone())
     }
 
