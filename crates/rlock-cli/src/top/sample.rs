@@ -82,7 +82,7 @@ impl Sampler {
     /// Looks for the first time, for this many locks. No rate is known yet.
     pub(super) async fn start(address: &Address, count: u16) -> Result<(Self, Sample), Failure> {
         let mut sampler = Self {
-            client: address.impatient(PATIENCE).await?,
+            client: address.questioner_with(PATIENCE).await?,
             address: address.clone(),
             before: BTreeMap::new(),
             looked: Instant::now(),

@@ -3,6 +3,7 @@
 //!
 //! It asks nobody itself, and draws nothing.
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -520,6 +521,6 @@ fn forced(key: &[u8], removed: Result<Option<u64>, Failure>) -> Vec<String> {
 }
 
 fn failed(failure: Failure) -> Vec<String> {
-    let hint = failure.hint.map(str::to_owned);
+    let hint = failure.hint.map(Cow::into_owned);
     [failure.message].into_iter().chain(hint).collect()
 }
