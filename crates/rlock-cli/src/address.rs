@@ -1,18 +1,20 @@
-//! Which servers a command is about, how they are called without a password, and
-//! what their errors mean for the user.
+//! The servers that a command uses: their names without passwords, and what
+//! their errors mean for the user.
 
+use std::ffi::OsStr;
 use std::time::Duration;
 
 use rlock_client::probe::{self, Master};
 use rlock_client::{Client, ClientBuilder, Error, Quorum, ServerError, Servers};
 
+use crate::denial;
 use crate::failure::{Code, Failure};
 use crate::readable::{duration, printable};
 
-/// How much of the name of the host is shown.
+/// How much of the host's name is shown, in characters.
 const HOST_MAX: usize = 40;
-/// For how long it is tried again to get an answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a command retries until a server answers.
+const RETRY_TIMEOUT: Duration = Duration::from_secs(5);
 
 const IS_IT_RUNNING: &str = "is it running there, and is the address right? Name another one with \
      --url or RLOCK_URL";
@@ -40,7 +42,7 @@ const IS_A_CLUSTER: &str = "it belongs to a cluster: add --cluster, or name it a
 const CHECK_REPLICAS: &str = "`INFO replication` of the master shows its replicas; ask for fewer \
      with --replicas";
 
-/// What is at the address.
+/// The servers at an address.
 #[derive(Clone, Debug)]
 pub(crate) enum Place {
     Servers(Servers),
@@ -48,16 +50,18 @@ pub(crate) enum Place {
     Quorum(Vec<Servers>),
 }
 
-/// The servers that all commands are about.
+/// The servers that a command uses.
 #[derive(Clone, Debug)]
 pub(crate) struct Address {
     pub(crate) place: Place,
     builder: ClientBuilder,
+    /// The key that the command is about, for errors.
+    key: Option<String>,
 }
 
 impl Address {
-    /// The address `url`, which belongs to Sentinels or to a cluster if they
-    /// are asked for.
+    /// The address `url`: with `sentinel` the addresses of Sentinels and the
+    /// name of their master, with `cluster` the addresses of nodes.
     pub(crate) fn new(url: &str, sentinel: Option<&str>, cluster: bool) -> Result<Self, Failure> {
         let servers = match (sentinel, cluster) {
             (Some(_), true) => {
@@ -85,7 +89,17 @@ impl Address {
 
     fn at(place: Place) -> Self {
         let builder = Client::builder().name(process_name());
-        Self { place, builder }
+        Self {
+            place,
+            builder,
+            key: None,
+        }
+    }
+
+    /// The same, for a command about `key`.
+    pub(crate) fn about(self, key: Option<&OsStr>) -> Self {
+        let key = key.map(|key| printable(&key.to_string_lossy()));
+        Self { key, ..self }
     }
 
     /// The same, with these certificates.
@@ -107,28 +121,28 @@ impl Address {
         quorum.map_err(|error| self.failure(&error))
     }
 
-    /// Connects a client that asks, which takes the time of a few questions.
+    /// Connects a client for a few questions.
     pub(crate) async fn questioner(&self) -> Result<Client, Failure> {
-        self.connect(self.builder.clone().retry_timeout(PATIENCE))
+        self.connect(self.builder.clone().retry_timeout(RETRY_TIMEOUT))
             .await
     }
 
-    /// The same, which does not wait for long for an unreachable master.
-    pub(crate) async fn impatient(&self, patience: Duration) -> Result<Client, Failure> {
-        self.connect(self.builder.clone().retry_timeout(patience))
+    /// The same, with this limit for retries.
+    pub(crate) async fn questioner_with(&self, retry_timeout: Duration) -> Result<Client, Failure> {
+        self.connect(self.builder.clone().retry_timeout(retry_timeout))
             .await
     }
 
     /// The masters, for questions that are not about locks.
     pub(crate) async fn masters(&self) -> Result<Vec<Master>, Failure> {
         let masters = probe::masters(
-            self.builder.clone().retry_timeout(PATIENCE),
+            self.builder.clone().retry_timeout(RETRY_TIMEOUT),
             self.servers()?,
         );
         masters.await.map_err(|error| self.failure(&error))
     }
 
-    /// Whether somebody replaces an unreachable master.
+    /// Whether Sentinels or a cluster replace an unreachable master.
     pub(crate) fn has_fail_over(&self) -> bool {
         !matches!(self.place, Place::Servers(Servers::One { .. }))
     }
@@ -163,10 +177,20 @@ impl Address {
             Error::OutOfRange { .. } => Failure::unusable(error),
             Error::Lost(_) => Failure::new(Code::Lost, error.to_string()),
             Error::Closed => Failure::new(Code::Internal, error.to_string()),
-            Error::Denied(_) => self.refused(error).with_hint(CHECK_RIGHTS),
+            Error::Denied(sentence) => self
+                .denied(sentence, denial::VALUE_CHANNELS)
+                .unwrap_or_else(|| self.refused(error).with_hint(CHECK_RIGHTS)),
             Error::NotReplicated { .. } => self.refused(error).with_hint(CHECK_REPLICAS),
             _ => self.refused(error),
         }
+    }
+
+    /// The user lacks a right.
+    fn denied(&self, sentence: &str, channels: &str) -> Option<Failure> {
+        let user = denial::user(&self.place);
+        let (message, hint) = denial::explain(sentence, user, self.key.as_deref(), channels)?;
+        let message = format!("{}: {message}", self.words());
+        Some(Failure::new(Code::Refused, message).with_hint(hint))
     }
 
     fn unreachable(&self, message: String) -> Failure {
@@ -208,7 +232,8 @@ impl Address {
         Failure::new(Code::Unreachable, message).with_hint(hint)
     }
 
-    /// An error that a server has answered with, as one of them or alone.
+    /// The error reply of a server. `all` names the replies of all servers that
+    /// were asked.
     fn server(&self, error: &ServerError, all: &dyn std::fmt::Display) -> Failure {
         if is_about_credentials(error) {
             return self.credentials(all);
@@ -216,7 +241,9 @@ impl Address {
         let refused = Failure::new(Code::Refused, format!("{} refused: {all}", self.words()));
         match (&*error.code, &self.place) {
             ("MOVED", _) => refused.with_hint(IS_A_CLUSTER),
-            ("NOPERM", _) => refused.with_hint(CHECK_RIGHTS),
+            ("NOPERM", _) => self
+                .denied(&error.message, denial::CLIENT_CHANNELS)
+                .unwrap_or_else(|| refused.with_hint(CHECK_RIGHTS)),
             ("ERR", Place::Servers(Servers::Cluster { .. })) => refused.with_hint(IS_NO_CLUSTER),
             ("ERR", Place::Servers(Servers::Sentinels { .. })) => refused.with_hint(DO_THEY_KNOW),
             _ => refused,
@@ -243,15 +270,15 @@ impl Address {
         }
     }
 
-    /// Nothing was heard of it within `limit`.
+    /// The servers did not answer within `limit`.
     pub(crate) fn silent(&self, limit: Duration) -> Failure {
         let limit = humantime::format_duration(limit);
         let message = format!("no answer from {} within {limit}", self.words());
         self.unreachable(message)
     }
 
-    /// What a metric calls the master, until it has been reached: as the client
-    /// calls it from then on, so that one server has one name.
+    /// The master's name in metrics before it was reached. The client uses the
+    /// same name later, so that a server has one name.
     pub(crate) fn label(&self) -> String {
         match &self.place {
             Place::Servers(Servers::One { address, .. }) => address.to_string(),
@@ -260,7 +287,7 @@ impl Address {
         }
     }
 
-    /// What is spoken to, for a title.
+    /// The servers, for a title.
     pub(crate) fn title(&self) -> String {
         let shown = self.shown();
         match &self.place {
@@ -273,7 +300,7 @@ impl Address {
         }
     }
 
-    /// What is spoken to, in words.
+    /// The servers, for a sentence.
     pub(crate) fn words(&self) -> String {
         let shown = self.shown();
         match &self.place {
@@ -299,7 +326,7 @@ impl Address {
     }
 }
 
-/// Why there is no connection, of each server where there are several.
+/// Why there is no connection: one reason for each server.
 fn reasons(failure: &rlock_client::Failure) -> Vec<&rlock_client::Failure> {
     match failure {
         rlock_client::Failure::NoneOf { failures, .. } => {
@@ -319,7 +346,7 @@ fn addresses(servers: &[Servers]) -> String {
     addresses.join(",")
 }
 
-/// Host and process, by which an operator finds who holds a lock.
+/// Host and process, so that an operator finds the holder of a lock.
 fn process_name() -> String {
     let host = rustix::system::uname();
     let host = host.nodename().to_string_lossy();
@@ -358,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn options_say_of_what_kind_the_address_is() {
+    fn options_name_the_kind_of_the_address() {
         let servers = |url, sentinel, cluster| {
             let address = Address::new(url, sentinel, cluster).unwrap();
             address.servers().unwrap().to_string()

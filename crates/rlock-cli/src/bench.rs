@@ -1,8 +1,8 @@
-//! `rlock bench`: a quick load on the server, on locks of its own.
+//! `rlock bench`: measures the server with its own locks.
 //!
-//! Its locks have a prefix that no other run has, and short leases, so that it
-//! touches no lock of anybody else and leaves none behind. It ends with its
-//! time, whatever the server does.
+//! Its locks have a unique prefix and short leases, so it touches no other lock
+//! and leaves none behind. It ends when its time is over, even if the server
+//! does not answer.
 
 mod load;
 mod report;
@@ -18,6 +18,9 @@ use crate::signals::Signals;
 
 use load::Load;
 use report::Report;
+
+/// The keys of all runs.
+pub(crate) const KEYS: &str = "rlock-bench:*";
 
 /// Measures how fast locks are acquired and released
 ///
@@ -46,7 +49,7 @@ pub(crate) struct Bench {
     ops: Option<u64>,
 }
 
-/// How often the bar moves.
+/// How often the progress bar is drawn.
 const FRAME: Duration = Duration::from_millis(100);
 
 pub(crate) async fn run(bench: &Bench, address: &Address, output: Output) -> Result<u8, Failure> {
@@ -74,7 +77,7 @@ pub(crate) async fn run(bench: &Bench, address: &Address, output: Output) -> Res
     Ok(code)
 }
 
-/// On stderr, and only if that is a terminal.
+/// The progress bar, on stderr. It is hidden if stderr is not a terminal.
 fn bar(bench: &Bench) -> ProgressBar {
     let length = bench.ops.unwrap_or(bench.seconds * 1000);
     let style = ProgressStyle::with_template("{bar:40} {percent}%  {msg}");

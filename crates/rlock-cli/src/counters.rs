@@ -6,8 +6,8 @@ use std::time::Duration;
 use rlock_core::{Metric, MetricKind};
 use serde::Serialize;
 
-/// How the number of this name changes. A server may have more counters than this
-/// program knows.
+/// The kind of the number with this name. A server may have counters that this
+/// program does not know.
 fn kind(name: &str) -> MetricKind {
     let metric = Metric::all().find(|it| it.name == name);
     metric.map_or(MetricKind::Counter, |it| it.kind)
@@ -19,11 +19,12 @@ fn kind(name: &str) -> MetricKind {
 pub(crate) struct Counters(BTreeMap<String, u64>);
 
 impl Counters {
-    pub(crate) fn new(said: &rlock_client::Counters) -> Self {
-        Self(said.numbers.clone())
+    pub(crate) fn new(counters: &rlock_client::Counters) -> Self {
+        Self(counters.numbers.clone())
     }
 
-    /// Those of all masters together: sums, except what cannot be summed.
+    /// The numbers of all masters together: sums, or the largest where a sum
+    /// means nothing.
     pub(crate) fn total<'a>(masters: impl Iterator<Item = &'a Self>) -> Self {
         let mut total = BTreeMap::new();
         for (name, number) in masters.flat_map(|master| &master.0) {
@@ -36,14 +37,14 @@ impl Counters {
         Self(total)
     }
 
-    /// Zero if there is none of this name.
+    /// The number with this name; zero if there is none.
     pub(crate) fn get(&self, name: &str) -> u64 {
         self.0.get(name).copied().unwrap_or_default()
     }
 
     /// How much each count has grown since `before`, `elapsed` ago.
     ///
-    /// A server that was restarted counts from zero: the rate is zero then.
+    /// A restarted server counts from zero. The rate is then zero.
     pub(crate) fn rates(&self, before: &Self, elapsed: Duration) -> Rates {
         let seconds = elapsed.as_secs_f64().max(0.001);
         let counts = self
@@ -65,7 +66,7 @@ impl Counters {
 pub(crate) struct Rates(BTreeMap<String, f64>);
 
 impl Rates {
-    /// Those of all masters together.
+    /// The rates of all masters together.
     pub(crate) fn total(masters: impl Iterator<Item = Self>) -> Self {
         let mut total = BTreeMap::new();
         for (name, rate) in masters.flat_map(|master| master.0) {
@@ -79,7 +80,7 @@ impl Rates {
         self.0.get(name).copied().unwrap_or_default()
     }
 
-    /// The names of those that are more than zero.
+    /// The names of the rates above zero.
     pub(crate) fn moving(&self) -> impl Iterator<Item = &str> {
         let moving = self.0.iter().filter(|(_, rate)| **rate > 0.0);
         moving.map(|(name, _)| name.as_str())
@@ -119,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn masters_add_up_but_for_the_longest_wait() {
+    fn masters_add_up_except_for_the_longest_wait() {
         let (one, other) = (counters(30), counters(12));
         let total = Counters::total([&one, &other].into_iter());
         let number = |name| total.get(name);

@@ -14,7 +14,7 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::readable::{from_millisecond, from_zero, printable};
 
-/// Both forms; the second line stands below the first in `Usage: `.
+/// Both forms. The second line is indented like the first behind `Usage: `.
 const USAGE: &str = "\
 rlock elect [OPTIONS] --value <VALUE> <NAME> -- <COMMAND> [ARGS]...
        rlock elect [OPTIONS] --value <VALUE> <NAME> --shell <STRING>";
@@ -30,7 +30,7 @@ rlock elect [OPTIONS] --value <VALUE> <NAME> -- <COMMAND> [ARGS]...
 pub(crate) struct Elect {
     /// The election: the key of its lock.
     #[arg(value_name = "NAME")]
-    name: OsString,
+    pub(crate) name: OsString,
 
     /// The value to publish while it leads, for example its address: up to
     /// 1024 bytes.
@@ -90,7 +90,7 @@ pub(crate) async fn elect(elect: &Elect, address: &Address, output: Output) -> R
 pub(crate) struct Observe {
     /// The election: the key of its lock.
     #[arg(value_name = "NAME")]
-    name: OsString,
+    pub(crate) name: OsString,
 }
 
 pub(crate) async fn observe(

@@ -1,8 +1,8 @@
 //! `rlock exec`: runs a command while a lock is held.
 //!
-//! The order of things: the lock, then the command; the command's end, then
-//! the release. Whatever ends this early, the queue is left or the lock is
-//! released before rlock ends.
+//! It acquires the lock, runs the command, and releases the lock when the
+//! command ends. If something ends this early, rlock leaves the queue or
+//! releases the lock before it exits.
 
 mod child;
 
@@ -22,18 +22,17 @@ use crate::signals::{Received, Signals};
 
 use child::Child;
 
-/// How long the clean-up may take that goes on behind a call.
+/// The limit for releases and withdrawals that still run at the end.
 const CLEANUP_MAX: Duration = Duration::from_secs(2);
-/// How long connecting may take at least, however short the wait is.
+/// The limit for connecting is at least this, even if the wait is shorter.
 const CONNECT_MIN: Duration = Duration::from_secs(1);
-/// How long it may take to find out who holds a lock that was not granted.
+/// The limit for the question who holds a lock that was not granted.
 const HOLDER_MAX: Duration = Duration::from_secs(1);
 
-/// The exit code if the lock is not granted within the wait, unless another is
-/// asked for.
+/// The default exit code if the lock is not granted within the wait.
 const NOT_GRANTED: u8 = 124;
 
-/// Both forms; the second line stands below the first in `Usage: `.
+/// Both forms. The second line is indented like the first behind `Usage: `.
 const USAGE: &str = "\
 rlock exec [OPTIONS] <KEY> -- <COMMAND> [ARGS]...
        rlock exec [OPTIONS] <KEY> --shell <STRING>";
@@ -76,12 +75,12 @@ pub(crate) struct Exec {
     #[arg(short, long)]
     shared: bool,
 
-    /// Share the lock while at most this many permits are taken,
-    /// from 1 to 1000000.
+    /// Share the lock with other holders, up to N permits in all; from 1 to
+    /// 1000000.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     limit: Option<u32>,
 
-    /// How many permits to take, from 1 to the limit.
+    /// How many of the N permits to take, from 1 to N.
     #[arg(long, value_name = "K", requires = "limit", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     permits: u32,
@@ -108,8 +107,8 @@ pub(crate) struct Exec {
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = from_zero)]
     pub(crate) kill_after: Duration,
 
-    /// The exit code if the lock is not granted within the wait. With 0,
-    /// rlock then prints nothing.
+    /// The exit code if the lock is not granted within the wait;
+    /// with 0 rlock then prints nothing.
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = NOT_GRANTED)]
     conflict_exit_code: u8,
 
@@ -121,11 +120,11 @@ pub(crate) struct Exec {
     #[arg(last = true, required_unless_present = "shell", value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
 
-    /// What is published with the lock; by `rlock elect`.
+    /// The value that `rlock elect` publishes with the lock.
     #[arg(skip)]
     pub(crate) value: Option<OsString>,
 
-    /// Whether a lock that was lost is waited for again; by `rlock elect`.
+    /// Whether to wait again after a loss, for `rlock elect`.
     #[arg(skip)]
     pub(crate) again: bool,
 }
@@ -162,7 +161,7 @@ impl Exec {
         }
     }
 
-    fn key(&self) -> &OsStr {
+    pub(crate) fn key(&self) -> &OsStr {
         &self.key
     }
 
@@ -180,13 +179,13 @@ impl Exec {
         }
     }
 
-    /// How long the lock outlives rlock, if that is killed.
+    /// How long the lock outlives rlock if rlock is killed.
     fn lease(&self) -> Duration {
         self.at_least
             .map_or(self.lease, |least| self.lease.max(least))
     }
 
-    /// How long the lock stays taken from its grant on at least.
+    /// How long the lock stays taken after its grant, at least.
     fn at_least(&self) -> Option<Duration> {
         self.at_least
     }
@@ -195,7 +194,7 @@ impl Exec {
         self.kill_after
     }
 
-    /// On which terms the lock is asked for.
+    /// The terms of the request.
     fn terms(&self) -> Result<Terms, Error> {
         let terms = Terms::new().lease(self.lease())?.replicas(self.replicas)?;
         match self.bind {
@@ -204,8 +203,7 @@ impl Exec {
         }
     }
 
-    /// The servers of which a majority holds the lock; none if it is one
-    /// server's.
+    /// The servers of a quorum; empty if one server has the lock.
     pub(crate) fn quorum(&self) -> &[String] {
         &self.quorum
     }
@@ -238,7 +236,7 @@ impl Exec {
 
 /// Runs the command; its exit code, or rlock's own.
 pub(crate) async fn run(exec: &Exec, address: &Address, output: Output) -> Result<u8, Failure> {
-    let session = Session {
+    let execution = Execution {
         exec,
         address,
         output,
@@ -248,31 +246,31 @@ pub(crate) async fn run(exec: &Exec, address: &Address, output: Output) -> Resul
     let begun = Instant::now();
     let servers = tokio::select! {
         biased;
-        signal = signals.ending() => return Ok(session.interrupted(signal)),
-        servers = session.connect() => servers?,
+        signal = signals.ending() => return Ok(execution.interrupted(signal)),
+        servers = execution.connect() => servers?,
     };
     let mut wait = exec.wait().map(|wait| wait.saturating_sub(begun.elapsed()));
     let outcome = loop {
-        match session.under_lock(&servers, wait, &mut signals).await {
+        match execution.under_lock(&servers, wait, &mut signals).await {
             Ok(End::Lost(_)) if exec.again => wait = exec.wait(),
             Ok(End::Lost(_)) => break Ok(Code::Lost.number()),
             Ok(End::Exited(code)) => break Ok(code),
             Err(failure) => break Err(failure),
         }
     };
-    // Of dropped calls and guards something may be left to withdraw.
+    // Dropped calls and guards may have left requests to withdraw.
     let _ = tokio::time::timeout(CLEANUP_MAX, servers.flush()).await;
     outcome
 }
 
-/// What stays the same for the whole of one `exec`.
-struct Session<'a> {
+/// What does not change during one `exec`.
+struct Execution<'a> {
     exec: &'a Exec,
     address: &'a Address,
     output: Output,
 }
 
-/// Where the lock is.
+/// The servers that have the lock.
 enum Servers {
     One(Client),
     Quorum(Quorum),
@@ -303,15 +301,15 @@ where
     }
 }
 
-/// How the time under the lock ended.
+/// How a hold ended.
 enum End {
     Exited(u8),
     Lost(Loss),
 }
 
-impl Session<'_> {
-    /// Connects, within the wait if there is one, because nobody should wait
-    /// for longer at a server that hangs.
+impl Execution<'_> {
+    /// Connects within the wait, if there is one. So a server that hangs does
+    /// not make the user wait longer.
     async fn connect(&self) -> Result<Servers, Failure> {
         let connecting = async {
             match &self.address.place {
@@ -330,8 +328,8 @@ impl Session<'_> {
         connected.unwrap_or_else(|_| Err(self.address.silent(limit)))
     }
 
-    /// Waits for the lock and runs the command: without limit if `wait` is none,
-    /// not at all if it is zero.
+    /// Waits for the lock and runs the command. If `wait` is none, it waits
+    /// without limit; if it is zero, it does not wait.
     async fn under_lock(
         &self,
         servers: &Servers,
@@ -379,11 +377,11 @@ impl Session<'_> {
         }
     }
 
-    /// Runs the command while the lock is held that `granted` waits for.
+    /// Waits for the grant, and runs the command while the lock is held.
     ///
     /// # Cancel safety
     ///
-    /// A request that is under way is withdrawn behind the call.
+    /// A request that is sent is withdrawn in the background.
     async fn run<K: rlock_client::Kind>(
         &self,
         servers: &Servers,
@@ -403,8 +401,8 @@ impl Session<'_> {
         let mut child = match Child::start(self.exec, &held) {
             Ok(child) => child,
             Err(failure) => {
-                // Nothing was done that another could not do now.
-                self.over(held.release().await)?;
+                // The command did not run, so another holder may run it now.
+                self.after_release(held.release().await)?;
                 return Err(failure);
             }
         };
@@ -415,7 +413,7 @@ impl Session<'_> {
                     Some(least) => held.release_after(least).await,
                     None => held.release().await,
                 };
-                self.over(released)?;
+                self.after_release(released)?;
                 code
             }
             End::Lost(loss) => {
@@ -446,12 +444,12 @@ impl Session<'_> {
         }
     }
 
-    /// What became of the release after the command.
+    /// The outcome of the release after the command.
     ///
-    /// That it was lost by then is an error, because nobody knows since when.
-    /// That the server cannot be reached is none: the command ran under the
-    /// lock to its end, and the lock ends with its lease.
-    fn over(&self, released: Result<(), Error>) -> Result<(), Failure> {
+    /// A loss is an error, because the time of the loss is unknown. An
+    /// unreachable server is no error: the command ran under the lock to its
+    /// end, and the lock ends with its lease.
+    fn after_release(&self, released: Result<(), Error>) -> Result<(), Failure> {
         match released {
             Ok(()) => Ok(()),
             Err(Error::Lost(loss)) => {
@@ -468,7 +466,7 @@ impl Session<'_> {
         }
     }
 
-    /// The exit code after a signal that came before the lock did.
+    /// The exit code after a signal that came before the grant.
     fn interrupted(&self, signal: Received) -> u8 {
         let (code, key) = (signal.exit_code(), self.key());
         let event = json!({"event": "interrupted", "code": code});
@@ -490,10 +488,10 @@ impl Session<'_> {
         self.output.event(&event, Some(&words));
     }
 
+    /// Prints nothing if the exit code is 0: cron mails every line.
     async fn not_granted(&self, servers: &Servers) -> Failure {
         let code = Code::NotGranted(self.exec.conflict_exit_code());
         if code.number() == 0 && !self.output.is_json() {
-            // For this user it is no failure. Cron would mail each line.
             return Failure::new(code, "");
         }
         let within = match self.exec.wait() {
@@ -506,7 +504,7 @@ impl Session<'_> {
         Failure::new(code, message)
     }
 
-    /// Who is in the way, if the server may be asked.
+    /// The holder of the lock, if the user may ask the server.
     async fn holder(&self, servers: &Servers) -> Option<String> {
         let Servers::One(client) = servers else {
             return None;

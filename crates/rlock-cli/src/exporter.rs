@@ -1,10 +1,10 @@
-//! `rlock exporter`: the numbers of the servers, for Prometheus.
+//! `rlock exporter`: serves the metrics of the servers to Prometheus.
 //!
-//! The servers are asked when Prometheus asks. `look` does that, `metrics`
-//! gives the numbers their names, and here they are served by HTTP.
+//! It asks the servers whenever Prometheus asks. `scrape` does that, `metrics`
+//! names the metrics, and this file serves them over HTTP.
 
-mod look;
 mod metrics;
+mod scrape;
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -24,12 +24,12 @@ use crate::address::Address;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::signals::Signals;
-use look::Looker;
+use scrape::Scraper;
 
 /// How many connections are served at a time; more wait to be accepted.
 const CONNECTIONS_MAX: usize = 64;
-/// How long a client may take to send its request. A connection has only one,
-/// so that no idle one keeps others out.
+/// How long a client may take to send its request. A connection serves one
+/// request, so that idle connections do not use up the limit.
 const REQUEST_LIMIT: Duration = Duration::from_secs(10);
 /// The pause after a connection that could not be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -62,7 +62,7 @@ pub(crate) async fn run(
     output: Output,
 ) -> Result<u8, Failure> {
     let mut signals = Signals::listen().map_err(|error| Failure::internal("signals", &error))?;
-    let looker = Arc::new(Looker::start(address, exporter.locks, output).await?);
+    let scraper = Arc::new(Scraper::start(address, exporter.locks, output).await?);
     let listener = TcpListener::bind(exporter.listen).await;
     let listener = listener.map_err(|error| cannot_listen(exporter.listen, &error))?;
     let bound = listener.local_addr();
@@ -71,12 +71,12 @@ pub(crate) async fn run(
         "rlock: http://{bound}/metrics has the numbers of {}",
         address.words()
     ));
-    // What is wrong with the servers is said now, not when Prometheus first asks.
-    let first = Arc::clone(&looker);
-    tokio::spawn(async move { first.look().await });
+    // This reports failures of the servers now, not at the first scrape.
+    let first = Arc::clone(&scraper);
+    tokio::spawn(async move { first.scrape().await });
     tokio::select! {
         received = signals.ending() => Ok(received.exit_code()),
-        never = serve(&listener, &looker) => match never {},
+        never = serve(&listener, &scraper) => match never {},
     }
 }
 
@@ -85,35 +85,36 @@ fn cannot_listen(address: SocketAddr, error: &std::io::Error) -> Failure {
     Failure::usage(message)
 }
 
-async fn serve(listener: &TcpListener, looker: &Arc<Looker>) -> Infallible {
+async fn serve(listener: &TcpListener, scraper: &Arc<Scraper>) -> Infallible {
     let free = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
         let permit = Arc::clone(&free).acquire_owned().await;
         match (listener.accept().await, permit) {
             (Ok((stream, _)), Ok(permit)) => {
-                tokio::spawn(connection(stream, Arc::clone(looker), permit));
+                tokio::spawn(connection(stream, Arc::clone(scraper), permit));
             }
-            // Out of file descriptors, as a rule: some are free again soon.
+            // Usually there are no file descriptors left. Some are free again
+            // soon.
             _ => tokio::time::sleep(ACCEPT_PAUSE).await,
         }
     }
 }
 
 /// Serves one connection to its end.
-async fn connection(stream: TcpStream, looker: Arc<Looker>, _permit: OwnedSemaphorePermit) {
+async fn connection(stream: TcpStream, scraper: Arc<Scraper>, _permit: OwnedSemaphorePermit) {
     let service = service_fn(|request| {
-        let looker = Arc::clone(&looker);
-        async move { Ok::<_, Infallible>(answer(&request, &looker).await) }
+        let scraper = Arc::clone(&scraper);
+        async move { Ok::<_, Infallible>(answer(&request, &scraper).await) }
     });
     let mut http = hyper::server::conn::http1::Builder::new();
     http.timer(TokioTimer::new())
         .header_read_timeout(REQUEST_LIMIT)
         .keep_alive(false);
-    // A client that broke off, or sent no HTTP, is its own trouble.
+    // An error means that the client has gone or has not sent HTTP.
     let _ = http.serve_connection(TokioIo::new(stream), service).await;
 }
 
-async fn answer(request: &Request<Incoming>, looker: &Looker) -> Response<Full<Bytes>> {
+async fn answer(request: &Request<Incoming>, scraper: &Scraper) -> Response<Full<Bytes>> {
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         return reply(
             StatusCode::METHOD_NOT_ALLOWED,
@@ -122,7 +123,7 @@ async fn answer(request: &Request<Incoming>, looker: &Looker) -> Response<Full<B
         );
     }
     match request.uri().path() {
-        "/metrics" => metrics(looker).await,
+        "/metrics" => metrics(scraper).await,
         "/-/healthy" => reply(StatusCode::OK, "text/plain", "rlock exporter runs\n"),
         "/" => reply(StatusCode::OK, "text/html; charset=utf-8", PAGE),
         _ => reply(
@@ -133,12 +134,12 @@ async fn answer(request: &Request<Incoming>, looker: &Looker) -> Response<Full<B
     }
 }
 
-async fn metrics(looker: &Looker) -> Response<Full<Bytes>> {
-    let Some(looks) = looker.look().await else {
+async fn metrics(scraper: &Scraper) -> Response<Full<Bytes>> {
+    let Some(scrape) = scraper.scrape().await else {
         let busy = "too many scrapes at a time\n";
         return reply(StatusCode::SERVICE_UNAVAILABLE, "text/plain", busy);
     };
-    match metrics::text(&looks) {
+    match metrics::text(&scrape) {
         Ok(text) => reply(StatusCode::OK, prometheus::TEXT_FORMAT, text),
         Err(error) => {
             let message = format!("the metrics cannot be shown: {error}\n");

@@ -1,22 +1,24 @@
-//! What can go wrong, and which exit code it has.
+//! Failures and their exit codes.
 //!
-//! `exec` passes its command's code on, so the codes of rlock itself are ones
-//! that commands hardly ever use: those from 124 mean what they mean for
-//! `timeout` and `env`, those below it are rlock's own.
+//! `exec` passes on the exit code of its command, so rlock itself uses codes
+//! that commands rarely use. The codes from 124 on have the same meaning as for
+//! `timeout` and `env`.
+
+use std::borrow::Cow;
 
 use rlock_client::Error;
 
-/// The exit codes that are not a command's own.
+/// The exit codes of rlock itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Code {
-    /// The reader of the output has seen enough.
+    /// The reader closed the output.
     Done,
     NotConfirmed,
     Usage,
     Lost,
     Unreachable,
     Refused,
-    /// What the user wants it to be.
+    /// The code that the user chose.
     NotGranted(u8),
     Internal,
     CannotRun,
@@ -44,9 +46,9 @@ impl Code {
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
     pub(crate) code: Code,
-    /// Empty if there is nothing to say.
+    /// If it is empty, nothing is written.
     pub(crate) message: String,
-    pub(crate) hint: Option<&'static str>,
+    pub(crate) hint: Option<Cow<'static, str>>,
 }
 
 impl Failure {
@@ -58,9 +60,9 @@ impl Failure {
         }
     }
 
-    pub(crate) fn with_hint(self, hint: &'static str) -> Self {
+    pub(crate) fn with_hint(self, hint: impl Into<Cow<'static, str>>) -> Self {
         Self {
-            hint: Some(hint),
+            hint: Some(hint.into()),
             ..self
         }
     }
@@ -70,7 +72,7 @@ impl Failure {
         Self::new(Code::Usage, message)
     }
 
-    /// Something that the user has named cannot be used.
+    /// An argument cannot be used.
     pub(crate) fn unusable(error: &Error) -> Self {
         let option = match error {
             Error::OutOfRange { argument, .. } => *argument,
@@ -86,7 +88,7 @@ impl Failure {
         Self::usage(message)
     }
 
-    /// Something of this machine failed.
+    /// An operation on this machine failed.
     pub(crate) fn internal(what: &str, error: &std::io::Error) -> Self {
         Self::new(Code::Internal, format!("{what}: {error}"))
     }

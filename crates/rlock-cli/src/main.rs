@@ -1,10 +1,10 @@
 //! `rlock`: the command line of the lock server.
 //!
-//! Here a command is chosen and its outcome becomes the exit code. What goes to
-//! which stream is decided in `output`, which failure has which code in
-//! `failure`, where the servers are and what their errors mean in `address`. Each
-//! command is a module of its own, named as it is; `man` and `completions` come
-//! from `arguments`.
+//! This file runs the command and turns its outcome into the exit code.
+//! `output` decides what goes to which stream, `failure` has the exit codes,
+//! and `address` knows where the servers are and what their errors mean. Each
+//! command has a module with its name; `man` and `completions` are in
+//! `arguments`.
 
 #![deny(unsafe_code)]
 
@@ -12,6 +12,7 @@ mod address;
 mod arguments;
 mod bench;
 mod counters;
+mod denial;
 mod doctor;
 mod election;
 mod exec;

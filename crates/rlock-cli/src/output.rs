@@ -1,7 +1,7 @@
 //! Where output goes: results go to stdout, everything else to stderr.
 //!
-//! A reader that has gone away ends a command quietly, as it has seen what it
-//! wanted; and nothing that is said on stderr can fail.
+//! If the reader closes stdout, the command ends quietly: the reader has seen
+//! what it wanted. Errors of stderr are ignored.
 
 use std::io::{self, ErrorKind, Write};
 
@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::failure::{Code, Failure};
 
-/// How to speak: in JSON, or in words.
+/// The form of the output: JSON or text.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Output {
     json: bool,
@@ -25,7 +25,7 @@ impl Output {
         self.json
     }
 
-    /// A result: one line of JSON, or the lines of `words`.
+    /// Writes a result: one line of JSON, or the lines of `words`.
     pub(crate) fn result(
         self,
         result: &impl Serialize,
@@ -39,7 +39,7 @@ impl Output {
         self.bytes(format!("{line}\n").as_bytes())
     }
 
-    /// A result as it is.
+    /// Writes a result unchanged.
     pub(crate) fn bytes(self, bytes: &[u8]) -> Result<(), Failure> {
         let mut stdout = io::stdout().lock();
         let written = stdout.write_all(bytes).and_then(|()| stdout.flush());
@@ -49,13 +49,13 @@ impl Output {
         })
     }
 
-    /// Something to be said that is no result.
+    /// Writes a line to stderr.
     pub(crate) fn say(self, words: &str) {
-        // A closed stderr means that nobody wants to know.
+        // If stderr is closed, nobody reads it.
         let _ = writeln!(io::stderr(), "{words}");
     }
 
-    /// An event of `exec`: a line of JSON; without JSON, `words` if any.
+    /// Writes an event of `exec`: a line of JSON, or `words` without JSON.
     pub(crate) fn event(self, event: &serde_json::Value, words: Option<&str>) {
         match words {
             _ if self.json => self.say(&event.to_string()),
@@ -64,7 +64,7 @@ impl Output {
         }
     }
 
-    /// Why the command ends.
+    /// Writes why the command ends.
     pub(crate) fn failure(self, failure: &Failure) {
         if failure.message.is_empty() {
             return;
@@ -75,7 +75,7 @@ impl Output {
             return self.say(&json!({ "error": error }).to_string());
         }
         self.say(&format!("rlock: {}", failure.message));
-        if let Some(hint) = failure.hint {
+        if let Some(hint) = &failure.hint {
             self.say(&format!("rlock: {hint}"));
         }
     }

@@ -1,4 +1,4 @@
-//! Names and times as people read them, and durations as they write them.
+//! Formats names and times for people, and reads durations that they write.
 
 use std::time::Duration;
 
@@ -7,7 +7,8 @@ use comfy_table::{CellAlignment, Table, presets};
 /// The largest value that any server setting allows for lease and wait.
 const DURATION_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
-/// `text` without what would steer a terminal: control characters are escaped.
+/// `text` with control characters escaped, so that it cannot control a
+/// terminal.
 pub(crate) fn printable(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -20,7 +21,7 @@ pub(crate) fn printable(text: &str) -> String {
     shown
 }
 
-/// The same of bytes; those that are no UTF-8 are replaced.
+/// The same for bytes. Bytes that are not UTF-8 are replaced.
 pub(crate) fn lossy(bytes: &[u8]) -> String {
     printable(&String::from_utf8_lossy(bytes))
 }
@@ -39,7 +40,7 @@ pub(crate) fn milliseconds(ms: u64) -> String {
     }
 }
 
-/// The same of a time, without what is below a millisecond.
+/// The same for a duration, rounded down to milliseconds.
 pub(crate) fn duration(time: Duration) -> String {
     milliseconds(whole_ms(time))
 }
@@ -98,16 +99,17 @@ fn seconds(text: &str) -> Option<Duration> {
 pub(crate) struct Column<T> {
     pub(crate) title: &'static str,
     pub(crate) is_number: bool,
-    /// On a screen: a name, which is cut where there is no room for all of it.
+    /// On a screen: whether it has names, which are cut if they do not fit.
     pub(crate) is_name: bool,
-    /// On a screen: what it says where there is nothing to say. It goes before a
-    /// name is cut if it says nothing else.
+    /// On a screen: the usual text. A column with only this text is left out
+    /// before a name is cut.
     pub(crate) usual: Option<&'static str>,
-    /// On a screen: whether it goes before a name is cut, whatever it says.
+    /// On a screen: whether it is left out before a name is cut.
     pub(crate) is_spare: bool,
-    /// On a screen: for how long somebody has waited, which has a colour.
+    /// On a screen: the time for which somebody has waited. It decides the
+    /// colour.
     pub(crate) wait: Option<fn(&T) -> Duration>,
-    /// What is in it, given the thing and how many come before it.
+    /// The text of a cell, for a row's value and the row's number from zero.
     pub(crate) cell: fn(&T, usize) -> String,
 }
 
@@ -132,7 +134,7 @@ impl<T> Column<T> {
         }
     }
 
-    /// One whose cells are on the right of a table.
+    /// A column that is aligned to the right.
     pub(crate) const fn number(title: &'static str, cell: fn(&T, usize) -> String) -> Self {
         let is_number = true;
         Self {
@@ -157,7 +159,7 @@ impl<T> Column<T> {
     }
 }
 
-/// A table with a row for each thing.
+/// A table with a row for each of `things`.
 pub(crate) fn table<T>(columns: &[Column<T>], things: &[T]) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);

@@ -1,7 +1,7 @@
-//! The signals that concern a command under a lock, and who sent them.
+//! The signals that rlock handles or passes on, and their senders.
 //!
-//! A signal that the parent had us ignore is left alone: `nohup` and shells'
-//! background jobs rely on that, and a command inherits it.
+//! A signal that was ignored when rlock started stays ignored: `nohup` and
+//! background jobs of shells rely on that, and the command inherits it.
 
 use std::io;
 
@@ -13,31 +13,32 @@ use signal_hook::low_level::siginfo::Cause;
 use tokio::sync::mpsc;
 
 const FORWARDED: [i32; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2];
-/// Signals that nobody has come to yet; one more of a kind changes nothing.
+/// How many signals may be pending. Further ones are dropped, because they
+/// repeat pending ones.
 const PENDING_MAX: usize = 64;
 
 /// A signal that has arrived.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Received {
     pub(crate) number: i32,
-    /// Sent by the terminal, and so to the whole process group.
+    /// The terminal sent it, to the whole process group.
     pub(crate) is_from_terminal: bool,
 }
 
 impl Received {
-    /// Whether it asks a process to end that has not said otherwise. The other
-    /// two are for the command to give a meaning.
+    /// Whether it ends a process by default. The command decides what the other
+    /// two mean.
     pub(crate) fn is_ending(self) -> bool {
         !matches!(self.number, SIGUSR1 | SIGUSR2)
     }
 
-    /// The exit code of what was ended by it.
+    /// The exit code of a process that it ended.
     pub(crate) fn exit_code(self) -> u8 {
         exit_code(self.number)
     }
 }
 
-/// 128 and the number of the signal, as shells have it.
+/// 128 plus the number of the signal, as in shells.
 pub(crate) fn exit_code(signal: i32) -> u8 {
     u8::try_from(signal).unwrap_or(127).saturating_add(128)
 }
@@ -82,7 +83,7 @@ impl Signals {
         }
     }
 
-    /// The next signal that asks to end.
+    /// The next signal that ends a process by default.
     ///
     /// # Cancel safety
     ///
@@ -103,8 +104,8 @@ impl Drop for Signals {
     }
 }
 
-/// The signals that this process ignores, a bit each; none where the system
-/// does not tell.
+/// The signals that this process ignores, one bit each; zero if the system does
+/// not show them.
 fn ignored() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -6,22 +6,24 @@ use std::time::Duration;
 
 use rlock_client::Counters;
 
-/// Stands for the bound of the bucket that has none, `le_inf`.
+/// The bound of the last bucket, `le_inf`.
 const INFINITE: u64 = u64::MAX;
 
-/// How many waited no longer than each of some bounds.
+/// A cumulative histogram of waits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Waits {
-    /// By the bound, in microseconds. Each count has those of smaller bounds in it.
+    /// The counts by upper bound in microseconds. Each count includes the
+    /// smaller bounds.
     up_to: BTreeMap<u64, u64>,
     sum_usec: u64,
 }
 
 impl Waits {
-    /// All since the module was loaded. None if the module is older than the field.
-    pub(crate) fn read(said: &Counters) -> Option<Self> {
+    /// All waits since the module was loaded. None if the module does not have
+    /// the histogram.
+    pub(crate) fn read(counters: &Counters) -> Option<Self> {
         let mut waits = Self::default();
-        for field in said.texts.get("wait_usec_histogram")?.split(',') {
+        for field in counters.texts.get("wait_usec_histogram")?.split(',') {
             let (name, value) = field.split_once('=')?;
             let value = value.parse().ok()?;
             match name.strip_prefix("le_") {
@@ -37,8 +39,8 @@ impl Waits {
         waits.up_to.contains_key(&INFINITE).then_some(waits)
     }
 
-    /// Those that were granted since `earlier`. A server that was restarted
-    /// counts from zero: all of its waits are newer.
+    /// The waits that ended since `earlier`. A restarted server counts from
+    /// zero, so all of its waits are newer.
     pub(crate) fn since(&self, earlier: &Self) -> Self {
         if self.count() < earlier.count() || self.sum_usec < earlier.sum_usec {
             return self.clone();
@@ -46,14 +48,15 @@ impl Waits {
         self.with(earlier, u64::saturating_sub)
     }
 
-    /// Those of several masters together; none if there are none.
+    /// The waits of all masters together; none if there are no masters.
     pub(crate) fn total<'a>(masters: impl Iterator<Item = &'a Self>) -> Option<Self> {
         let mut masters = masters.cloned();
         let first = masters.next()?;
         Some(masters.fold(first, |all, one| all.with(&one, u64::saturating_add)))
     }
 
-    /// Both by the bounds that both have: modules of two versions may differ.
+    /// Combines two histograms by their common bounds: modules of different
+    /// versions may have different bounds.
     fn with(&self, other: &Self, together: impl Fn(u64, u64) -> u64) -> Self {
         let both = self.up_to.iter().filter_map(|(bound, count)| {
             let others = other.up_to.get(bound)?;
@@ -65,28 +68,27 @@ impl Waits {
         }
     }
 
-    /// How many there are.
+    /// The number of waits.
     pub(crate) fn count(&self) -> u64 {
         self.up_to.get(&INFINITE).copied().unwrap_or_default()
     }
 
-    /// What they waited together.
+    /// The sum of all waits.
     pub(crate) fn sum(&self) -> Duration {
         Duration::from_micros(self.sum_usec)
     }
 
-    /// The bounds that are finite, each with the number of those that waited no
-    /// longer, the shortest first.
+    /// The finite bounds, the shortest first, each with the number of waits up
+    /// to it.
     pub(crate) fn buckets(&self) -> impl Iterator<Item = (Duration, u64)> {
         let finite = self.up_to.iter().filter(|(bound, _)| **bound != INFINITE);
         finite.map(|(bound, count)| (Duration::from_micros(*bound), *count))
     }
 
-    /// The time that this share of them did not wait longer than, from 0 to 1;
-    /// none if there are no waits.
+    /// The quantile of a share from 0 to 1; none if there are no waits.
     ///
-    /// Between two bounds it is estimated as Prometheus does it, as if the waits
-    /// there were evenly spread. It is the largest finite bound for what is longer.
+    /// Between two bounds it assumes that the waits are evenly spread, like
+    /// Prometheus. For longer waits it returns the largest finite bound.
     pub(crate) fn quantile(&self, share: f64) -> Option<Duration> {
         if self.count() == 0 {
             return None;
@@ -104,7 +106,7 @@ impl Waits {
     }
 }
 
-/// Exact up to 2^53, which is more than there are.
+/// Exact up to 2^53, more than any count here.
 #[allow(clippy::cast_precision_loss)]
 fn float(number: u64) -> f64 {
     number as f64
@@ -115,10 +117,10 @@ mod tests {
     use super::*;
 
     fn read(histogram: &str) -> Option<Waits> {
-        let mut said = Counters::default();
+        let mut counters = Counters::default();
         let name = "wait_usec_histogram".to_owned();
-        said.texts.insert(name, histogram.to_owned());
-        Waits::read(&said)
+        counters.texts.insert(name, histogram.to_owned());
+        Waits::read(&counters)
     }
 
     fn waits(histogram: &str) -> Waits {
@@ -163,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waited_longer_than_all_bounds_is_as_the_largest() {
+    fn a_wait_beyond_all_bounds_counts_as_the_largest_bound() {
         let waits = waits("le_100=1,le_200=1,le_inf=100,sum=0");
         assert_eq!(waits.quantile(0.99), usec(200));
     }
@@ -174,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn those_since_an_earlier_look_are_counted_alone() {
+    fn waits_since_an_earlier_histogram_are_counted_alone() {
         let earlier = waits("le_100=90,le_1000=90,le_inf=90,sum=900");
         let now = waits("le_100=90,le_1000=92,le_inf=93,sum=9900");
         let since = now.since(&earlier);
@@ -184,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_was_started_anew_has_only_newer_waits() {
+    fn a_restarted_server_has_only_newer_waits() {
         let now = waits("le_100=2,le_inf=2,sum=9");
         assert_eq!(now.since(&waits("le_100=3,le_inf=3,sum=4")), now);
         assert_eq!(now.since(&waits("le_100=2,le_inf=2,sum=10")), now);

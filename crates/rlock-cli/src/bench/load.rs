@@ -14,9 +14,9 @@ use crate::failure::{Code, Failure};
 use super::Bench;
 use super::report::Tally;
 
-/// After a client is killed, its lock stays for this long.
+/// The lock of a killed client ends after this time.
 const LEASE: Duration = Duration::from_secs(10);
-/// How long after the end of its time a load may take to tidy up.
+/// How long the releases may take after the end of a run.
 const CLEANUP_MAX: Duration = Duration::from_secs(2);
 /// How many clients connect at a time.
 const CONNECTING_MAX: usize = 32;
@@ -33,7 +33,7 @@ pub(super) struct Load {
 struct Shared {
     prefix: String,
     locks: u64,
-    /// How many acquires have begun, and how many may.
+    /// How many acquires have begun. The limit is `ops_max`.
     begun: AtomicU64,
     ops_max: u64,
     start: Instant,
@@ -42,7 +42,7 @@ struct Shared {
 }
 
 impl Load {
-    /// Connects all clients; their time does not run yet.
+    /// Connects all clients. Their time has not started.
     pub(super) async fn connect(bench: &Bench, address: &Address) -> Result<Self, Failure> {
         let mut clients = Vec::new();
         let mut connecting = JoinSet::new();
@@ -78,7 +78,7 @@ impl Load {
         })
     }
 
-    /// Lets all clients begin.
+    /// Starts all clients.
     pub(super) fn start(&mut self) {
         for (client, first) in self.clients.iter().zip(0..) {
             let (client, shared) = (client.clone(), Arc::clone(&self.shared));
@@ -86,8 +86,7 @@ impl Load {
         }
     }
 
-    /// Waits until all clients have done their part, one has failed, or the
-    /// time is over.
+    /// Waits until all clients have ended, one has failed, or the time is over.
     ///
     /// # Cancel safety
     ///
@@ -109,7 +108,7 @@ impl Load {
         (self.shared.start.elapsed(), self.shared.tally().ops())
     }
 
-    /// Ends all clients; what they have measured.
+    /// Ends all clients. Returns their measurements.
     pub(super) async fn finish(mut self) -> Result<Tally, Failure> {
         let clean_up = async {
             self.workers.shutdown().await;
@@ -136,7 +135,7 @@ impl Shared {
     }
 }
 
-/// Takes the locks in turn, from the one numbered `first`.
+/// Acquires and releases the locks in turn, starting with number `first`.
 async fn work(client: Client, shared: Arc<Shared>, first: u64) -> Result<(), Error> {
     let mut number = first;
     while shared.may_begin() {

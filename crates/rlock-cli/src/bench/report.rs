@@ -1,4 +1,4 @@
-//! What a load has measured, in words and as JSON.
+//! The measurements of a run, as text and as JSON.
 
 use std::time::Duration;
 
@@ -9,9 +9,10 @@ use crate::readable::{Column, microseconds, table};
 
 use super::Bench;
 
-/// How finely times are distinguished: three digits.
+/// The precision of times, in decimal digits.
 const DIGITS: u8 = 3;
-/// More than any load takes, in microseconds: two hours.
+/// The longest time that can be recorded, in microseconds: two hours, more than
+/// a run takes.
 const TIME_MAX_US: u64 = 2 * 60 * 60 * 1_000_000;
 
 /// Times in microseconds.
@@ -40,7 +41,7 @@ impl Tally {
         self.elapsed = self.elapsed.max(elapsed);
     }
 
-    /// How many there were.
+    /// The number of acquires.
     pub(super) fn ops(&self) -> u64 {
         self.acquires.len()
     }
@@ -127,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn short_and_long_times_are_told_apart() {
+    fn short_and_long_times_are_distinguished() {
         let mut tally = Tally::new().unwrap();
         let (short, long) = (Duration::from_micros(40), Duration::from_secs(3600));
         tally.count(short, long, long);

@@ -1,27 +1,34 @@
-//! What would hurt a lock, judged by what a master has said. Nothing is asked here.
+//! Finds risks to locks in the facts about a master. It sends nothing.
 
 use std::time::Duration;
 
 use indicatif::HumanBytes;
 
-use super::facts::{Facts, OTHERS};
+use super::facts::Facts;
 use super::report::{Finding, Severity};
-use crate::arguments::COMMIT;
 use crate::readable::milliseconds;
 
 const DEFECTS: &str = "docs/operating.md#defects-and-limits-of-servers";
-/// What the Rust client and the command line ask for, unless told otherwise.
+/// The default lease of the Rust client and the command line.
 const USUAL_LEASE_MS: u64 = 30_000;
 const REPLICATION: &str = "docs/operating.md#replication-and-fail-over";
-/// Seconds without a heartbeat, unless `min-replicas-max-lag` is known.
+/// How long a replica may be silent if `min-replicas-max-lag` is unknown, in
+/// seconds.
 const LAG_MAX: u64 = 10;
-/// What is more than time daemons leave.
+/// Time daemons keep the difference of two clocks below this.
 const DIFFERENCE_MAX: Duration = Duration::from_secs(1);
 const RIGHTS: &str = "docs/operating.md#access-rights";
 
-/// What all checks find, the worst first.
-pub(super) fn findings(facts: &Facts, has_fail_over: bool) -> Vec<Finding> {
+/// The findings of all checks, the worst first.
+///
+/// `builds` are the builds of the module at all masters, by address.
+pub(super) fn findings(
+    facts: &Facts,
+    has_fail_over: bool,
+    builds: &[(&str, String)],
+) -> Vec<Finding> {
     let mut findings = vec![loaded(facts)];
+    findings.extend(same_build(facts, builds));
     findings.extend(defects(facts));
     findings.extend(redisson(facts));
     findings.extend(eviction(facts));
@@ -44,40 +51,48 @@ pub(super) fn findings(facts: &Facts, has_fail_over: bool) -> Vec<Finding> {
 
 fn loaded(facts: &Facts) -> Finding {
     let docs = "docs/operating.md#upgrading-the-module";
-    if !facts.has_module() {
-        return Finding::new(Severity::Problem, "module", "rlock is not loaded")
+    let own = env!("CARGO_PKG_VERSION");
+    match (facts.has_module(), facts.module()) {
+        (false, _) => Finding::new(Severity::Problem, "module", "rlock is not loaded")
             .effect("There are no lock commands here: the reply to each is `ERR unknown command`.")
             .remedy("Start the server with `loadmodule /path/to/librlock.so`. Replicas that may be promoted need it, too.")
-            .docs("docs/commands.md#settings");
+            .docs("docs/commands.md#settings"),
+        (true, Some(version)) if version != own => {
+            let found = format!("rlock {version}, and this command line is {own}");
+            Finding::new(Severity::Note, "module", found)
+                .effect("The older version refuses options of the newer one that it does not know.")
+                .remedy("Upgrade the servers first, then the clients.")
+                .docs(docs)
+        }
+        (true, Some(version)) => {
+            let build = facts.build().unwrap_or(version);
+            Finding::ok("module", format!("rlock {build}")).docs(docs)
+        }
+        (true, None) => Finding::new(Severity::Note, "module", "rlock of an unknown version")
+            .effect("INFO was refused, so no versions were compared.")
+            .remedy("Run this again as a user with the right to INFO.")
+            .docs(docs),
     }
-    let own = env!("CARGO_PKG_VERSION");
-    let Some(version) = facts.module() else {
-        return Finding::ok("module", "rlock of an unknown version").docs(docs);
-    };
-    let found = match facts.commit() {
-        Some(commit) => format!("rlock {version} ({commit})"),
-        None => format!("rlock {version}"),
-    };
-    if version != own {
-        return Finding::new(
-            Severity::Note,
-            "module",
-            format!("{found}, and this command line is {own}"),
-        )
-        .effect("The older version refuses options of the newer one that it does not know.")
-        .remedy("Upgrade the servers first, then the clients.")
+}
+
+/// Whether all masters run the same build; only if there are several.
+fn same_build(facts: &Facts, builds: &[(&str, String)]) -> Option<Finding> {
+    let own = facts.build().filter(|_| builds.len() > 1)?;
+    let others = builds.iter().filter(|(_, build)| *build != own);
+    let others: Vec<_> = others
+        .map(|(address, build)| format!("{build} at {address}"))
+        .collect();
+    let docs = "docs/operating.md#upgrading-the-module";
+    if others.is_empty() {
+        let found = format!("rlock {own} at all {} masters", builds.len());
+        return Some(Finding::ok("builds", found).docs(docs));
+    }
+    let found = format!("rlock {own} here, {}", others.join(", "));
+    let finding = Finding::new(Severity::Note, "builds", found)
+        .effect("The masters may behave differently: an upgrade has left out a server, or a server was not restarted after it.")
+        .remedy("Install the same build on all servers, and restart those that run another one.")
         .docs(docs);
-    }
-    if facts
-        .commit()
-        .is_some_and(|it| it != COMMIT && COMMIT != "unknown")
-    {
-        return Finding::new(Severity::Note, "module", format!("{found}, and this command line is of {COMMIT}"))
-            .effect("They have the same version but were built from different commits, so they may behave differently.")
-            .remedy("Build and install both from the same commit.")
-            .docs(docs);
-    }
-    Finding::ok("module", found).docs(docs)
+    Some(finding)
 }
 
 fn defects(facts: &Facts) -> Vec<Finding> {
@@ -135,7 +150,7 @@ fn numbers(version: &str) -> (u32, u32) {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
-/// Whether clients that listen to unlock messages hear them.
+/// Whether Redisson receives the unlock messages.
 fn redisson(facts: &Facts) -> Option<Finding> {
     let (publish, prefix) = (
         facts.config("rlock.publish")?,
@@ -227,7 +242,7 @@ fn judged(severity: Severity, found: String) -> Finding {
     }
 }
 
-/// Only while it runs.
+/// The startup grace; none unless it runs now.
 fn grace(facts: &Facts) -> Option<Finding> {
     let left = facts
         .number("rlock_grace_left_ms")
@@ -265,7 +280,7 @@ fn guard(facts: &Facts, has_fail_over: bool) -> Option<Finding> {
     let wanted = facts.setting("min-replicas-to-write")?;
     let found = format!("{replicas} replicas, min-replicas-to-write {wanted}");
     let finding = |severity| Finding::new(severity, "replicas", found.clone()).docs(REPLICATION);
-    // Not there while the setting, or its lag, is 0.
+    // The field is missing while the setting, or its lag, is 0.
     let good = facts.number("min_slaves_good_slaves");
     Some(match (good, replicas) {
         (Some(good), _) if good < wanted => finding(Severity::Problem)
@@ -303,7 +318,8 @@ fn lag(facts: &Facts) -> Option<Finding> {
     Some(finding)
 }
 
-/// A value as `ip=10.0.0.7,port=6379,state=online,offset=14,lag=1`.
+/// A replica as in `INFO`:
+/// `ip=10.0.0.7,port=6379,state=online,offset=14,lag=1`.
 struct Replica {
     is_online: bool,
     lag: u64,
@@ -396,7 +412,7 @@ fn keepalive(facts: &Facts) -> Option<Finding> {
     Some(finding)
 }
 
-/// Each blocked waiter has a connection of its own.
+/// Each blocked waiter has its own connection.
 fn limit(facts: &Facts) -> Option<Finding> {
     let (most, waiters) = (
         facts.setting("maxclients")?,
@@ -414,7 +430,7 @@ fn limit(facts: &Facts) -> Option<Finding> {
     Some(finding)
 }
 
-/// Only if they are nearly used up.
+/// The free connections; none unless few are left.
 fn places(facts: &Facts) -> Option<Finding> {
     let (used, most) = (
         facts.number("connected_clients")?,
@@ -432,47 +448,55 @@ fn places(facts: &Facts) -> Option<Finding> {
 }
 
 fn own(facts: &Facts) -> Option<Finding> {
-    let denied = facts.denied.as_deref()?;
+    let rights = facts.rights.as_ref()?;
     let user = facts.user.as_deref().map(|user| format!("user {user}"));
     let user = user.unwrap_or_else(|| "this user".to_owned());
-    let all = denied.join(", ");
-    let is_other = |right: &&str| OTHERS.iter().any(|(other, _)| other == right);
-    Some(if !denied.iter().all(is_other) {
-        Finding::new(Severity::Note, "rights", format!("{user} lacks {all}"))
-            .effect("This user cannot lock with an rlock client or `rlock exec`: it gets NOPERM. An operator does not need these rights.")
-            .remedy("If this user has to lock, give it these rights with `ACL SETUSER`.")
-            .docs(RIGHTS)
-    } else if !denied.is_empty() {
-        Finding::new(Severity::Note, "rights", format!("{user} lacks {all}"))
+    if rights.denied.is_empty() {
+        let found = match rights.is_complete {
+            true => format!("{user} may use all commands"),
+            false => format!("{user} may lock"),
+        };
+        return Some(Finding::ok("rights", found).docs(RIGHTS));
+    }
+    let found = format!("{user} lacks {}", rights.denied.join(", "));
+    let finding = Finding::new(Severity::Note, "rights", found).docs(RIGHTS);
+    Some(if rights.can_lock() {
+        finding
             .effect("Calls that need these commands get NOPERM. All other lock functions work.")
             .remedy("If the user needs them, give them with `ACL SETUSER`.")
-            .docs(RIGHTS)
     } else {
-        Finding::ok("rights", format!("{user} may use all commands")).docs(RIGHTS)
+        finding
+            .effect("This user cannot lock with the Rust client or `rlock exec`: it gets NOPERM. Other users may have these rights.")
+            .remedy("If this user has to lock, give it the rule of an application with `ACL SETUSER`.")
     })
 }
 
-/// Whether anybody may do anything from another machine.
+/// An address of `bind`, where `-` means that it may be missing.
+fn is_loopback(address: &str) -> bool {
+    let address = address.trim_start_matches('-');
+    address == "::1" || address == "localhost" || address.starts_with("127.")
+}
+
+/// Whether the user `default` lets everybody on other machines in.
 fn exposure(facts: &Facts) -> Option<Finding> {
     let (protected, bind) = (facts.config("protected-mode")?, facts.config("bind")?);
     let has = |flag: &str| facts.default_user.iter().any(|it| it == flag);
     if facts.default_user.is_empty() {
         return None;
     }
-    let password = if has("nopass") { "without" } else { "with" };
-    let found =
-        format!("user default {password} a password, protected-mode {protected}, bind {bind:?}");
-    let is_local = |address: &str| {
-        let address = address.trim_start_matches('-');
-        address == "::1" || address == "localhost" || address.starts_with("127.")
+    let state = match (has("on"), has("nopass")) {
+        (false, _) => "off",
+        (true, true) => "without a password",
+        (true, false) => "with a password",
     };
-    let is_reachable = bind.is_empty() || !bind.split(' ').all(is_local);
+    let found = format!("user default {state}, protected-mode {protected}, bind {bind:?}");
+    let is_reachable = !bind.split_whitespace().all(is_loopback);
     if !(is_reachable && protected == "no" && has("on") && has("nopass")) {
         return Some(Finding::ok("access", found).docs(RIGHTS));
     }
     let finding = Finding::new(Severity::Warning, "access", found)
         .effect("Everybody who can reach the server can end any hold with RLOCK.FORCE or DEL, and change its settings.")
-        .remedy("Disable the user `default` with `ACL SETUSER default reset off`, once every program has a user of its own. Or give it a password, set `protected-mode yes`, or bind to addresses that only clients can reach.")
+        .remedy("Give every program, replica and Sentinel a user, then switch default off: `ACL SETUSER default reset off`, and `user default reset off` in the configuration. Or set `requirepass`, or bind to addresses that only clients can reach.")
         .docs(RIGHTS);
     Some(finding)
 }
@@ -493,30 +517,8 @@ fn unanswered(facts: &Facts) -> Option<Finding> {
         rights.collect::<Vec<_>>().join(" ")
     );
     let finding = Finding::new(Severity::Warning, "not looked at", found)
-        .effect("INFO covers the module, versions, memory and replicas. CONFIG GET covers persistence, startup grace, min-replicas-to-write, connections and unlock messages. ACL GETUSER covers access by the user default. Checks that need a refused command are missing here.")
-        .remedy("Give the user these rights with `ACL SETUSER`, or run this again as a user that has them.")
-        .docs("docs/cli.md#access-rights");
+        .effect("INFO covers versions, memory and replicas. CONFIG GET covers persistence, startup grace, min-replicas-to-write, connections, unlock messages and access. TIME covers the clock. ACL GETUSER covers access by the user default, ACL WHOAMI and ACL DRYRUN the rights of this user. Checks that need a refused command are missing here.")
+        .remedy("Give the user these rights with `ACL SETUSER`, or run this again as a user that has them, such as the documented operator.")
+        .docs(RIGHTS);
     Some(finding)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn module(commit: &str) -> Finding {
-        let info = format!("module:name=rlock,ver=100,api=1\r\nrlock_commit:{commit}\r\n");
-        let mut facts = Facts::of_info(&info);
-        facts.denied = Some(Vec::new());
-        loaded(&facts)
-    }
-
-    #[test]
-    fn another_commit_of_the_same_version_is_a_note() {
-        assert_eq!(module(COMMIT).severity, Severity::Ok);
-        assert_eq!(module("unknown").severity, Severity::Ok);
-        let other = module("0123456789");
-        let expected = COMMIT != "unknown";
-        assert_eq!(other.severity == Severity::Note, expected, "{other:?}");
-        assert!(other.found.contains("0123456789"), "{other:?}");
-    }
 }

@@ -1,16 +1,19 @@
-//! What a master says about itself, as far as the user may ask.
+//! The facts about a master, as far as the user may ask.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime};
 
-use rlock_client::probe::{Command, Frame, Master, fields};
-use rlock_client::{Error, ServerError};
+use rlock_client::Error;
+use rlock_client::probe::{Frame, Master, fields};
 
-/// How often the clock is asked for: the quickest answer is the most precise.
-const CLOCK_LOOKS: usize = 5;
+use super::questions::{Questions, command};
+use super::rights::{Rights, rights};
 
-/// What is asked for by `CONFIG GET`.
-const SETTINGS: [&str; 12] = [
+/// How often to read the clock.
+const CLOCK_READINGS: usize = 5;
+
+/// The settings that `CONFIG GET` asks for.
+const SETTINGS: [&str; 11] = [
     "appendfsync",
     "no-appendfsync-on-rewrite",
     "save",
@@ -21,73 +24,33 @@ const SETTINGS: [&str; 12] = [
     "maxclients",
     "protected-mode",
     "bind",
-    "port",
     "rlock.*",
 ];
 
-/// The rlock clients and this command line cannot lock without these. The
-/// arguments change nothing: a lease or an option is invalid, or the owner holds
-/// nothing.
-const LOCKING: [(&str, &[&str]); 4] = [
-    ("RLOCK.ACQUIRE", &[KEY, "doctor", "x"]),
-    ("RLOCK.RENEW", &[KEY, "doctor", "x"]),
-    ("RLOCK.RELEASE", &[KEY, "doctor", "x"]),
-    ("RLOCK.CANCEL", &[KEY, "doctor"]),
-];
-/// Some need these.
-pub(super) const OTHERS: [(&str, &[&str]); 7] = [
-    ("RLOCK.DOWNGRADE", &[KEY, "doctor"]),
-    ("RLOCK.MACQUIRE", &["doctor", "x", "1", KEY]),
-    ("RLOCK.MRENEW", &["doctor", "x", "1", KEY]),
-    ("RLOCK.MRELEASE", &["doctor", "1", KEY, "x"]),
-    ("RLOCK.INFO", &[KEY]),
-    ("RLOCK.LIST", &["COUNT", "x"]),
-    ("RLOCK.FORCE", &[KEY]),
-];
-/// Stands for the key.
-const KEY: &str = "{key}";
-/// What is missing of the channels.
-const CHANNELS: &str = "channels rlock:client:*";
-
-/// What one master has said.
+/// The facts about one master.
 pub(super) struct Facts {
     info: String,
     config: HashMap<String, String>,
-    /// None if it is no node of a cluster, too.
+    /// None without a cluster, or without the right to ask.
     cluster: Option<String>,
     pub(super) clock: Option<Clock>,
     /// The name of the user that asks.
     pub(super) user: Option<String>,
-    /// How the user `default` is set up: `on`, `nopass` and others.
+    /// The flags of the user `default`: `on`, `nopass` and others.
     pub(super) default_user: Vec<String>,
-    /// What clients need but the user may not use; none without the module.
-    pub(super) denied: Option<Vec<&'static str>>,
-    /// What was refused, and how the server refused it.
+    /// The user's rights to lock; none without the module.
+    pub(super) rights: Option<Rights>,
+    /// The refused questions, each with the code of the error.
     pub(super) unanswered: Vec<(&'static str, String)>,
 }
 
 impl Facts {
-    /// A master that says only this.
-    #[cfg(test)]
-    pub(super) fn of_info(info: &str) -> Self {
-        Self {
-            info: info.to_owned(),
-            config: HashMap::new(),
-            cluster: None,
-            clock: None,
-            user: None,
-            default_user: Vec::new(),
-            denied: None,
-            unanswered: Vec::new(),
-        }
-    }
-
     /// A field of `INFO`.
     pub(super) fn info(&self, name: &str) -> Option<&str> {
         value(&self.info, name)
     }
 
-    /// What `INFO` says of each replica.
+    /// The line of each replica in `INFO`.
     pub(super) fn replicas(&self) -> impl Iterator<Item = &str> {
         let replicas = fields(&self.info).filter(|(name, _)| name.starts_with("slave"));
         replicas.map(|(_, value)| value)
@@ -112,7 +75,7 @@ impl Facts {
     }
 
     pub(super) fn has_module(&self) -> bool {
-        self.denied.is_some()
+        self.rights.is_some()
     }
 
     /// The name and version of the server.
@@ -121,7 +84,7 @@ impl Facts {
         valkey.or_else(|| self.info("redis_version").map(|it| format!("Redis {it}")))
     }
 
-    /// The version of the module: two digits each of 10203 are 1.2.3.
+    /// The version of the module: the number 10203 is 1.2.3.
     pub(super) fn module(&self) -> Option<String> {
         let modules = fields(&self.info).filter(|(name, _)| *name == "module");
         let mut own = modules.filter_map(|(_, value)| value.strip_prefix("name=rlock,"));
@@ -132,9 +95,10 @@ impl Facts {
         Some(format!("{major}.{minor}.{}", version % 100))
     }
 
-    /// The commit that the module was built from, if it is known.
-    pub(super) fn commit(&self) -> Option<&str> {
-        self.info("rlock_commit").filter(|it| *it != "unknown")
+    /// The version and commit of the module; none if `INFO` does not show them.
+    pub(super) fn build(&self) -> Option<String> {
+        let (version, commit) = (self.info("rlock_version")?, self.info("rlock_commit")?);
+        Some(format!("{version} ({commit})"))
     }
 }
 
@@ -143,87 +107,52 @@ fn value<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     fields.next().map(|(_, value)| value)
 }
 
-/// Asks a master for all that the checks want to know.
+/// Asks a master for everything that the checks need.
 pub(super) async fn ask(master: &Master) -> Result<Facts, Error> {
-    let mut questions = Questions {
-        master,
-        unanswered: Vec::new(),
-    };
+    let mut questions = Questions::new(master).await?;
     let info = questions.ask("INFO", &["everything"]).await?;
     let info = info.and_then(Frame::into_text).unwrap_or_default();
     let config = questions.ask("CONFIG GET", &SETTINGS).await?;
     let config = config.and_then(pairs).unwrap_or_default();
-    let cluster = match info.contains("\ncluster_enabled:1") {
+    let is_cluster = info.contains("\ncluster_enabled:1");
+    let cluster = match is_cluster {
         true => questions.ask("CLUSTER INFO", &[]).await?,
         false => None,
     };
-    let cluster = cluster.and_then(Frame::into_text);
-    let user = questions.ask("ACL WHOAMI", &[]).await?;
-    let user = user.and_then(Frame::into_text);
     let default_user = questions.ask("ACL GETUSER", &["default"]).await?;
     let default_user = default_user
         .as_ref()
         .and_then(|user| texts(user.field("flags")?));
     Ok(Facts {
-        clock: questions.clock().await?,
-        denied: Rights::new(master, user.as_deref())
-            .denied(cluster.is_some())
-            .await?,
+        clock: clock(&mut questions).await?,
+        rights: rights(&questions, is_cluster).await?,
         info,
         config,
-        cluster,
-        user,
+        cluster: cluster.and_then(Frame::into_text),
         default_user: default_user.unwrap_or_default(),
+        user: questions.user,
         unanswered: questions.unanswered,
     })
 }
 
-/// A master, and what it refused.
-struct Questions<'a> {
-    master: &'a Master,
-    unanswered: Vec<(&'static str, String)>,
-}
-
-impl Questions<'_> {
-    /// The answer; none, which is noted, if the server refuses it.
-    async fn ask(
-        &mut self,
-        question: &'static str,
-        arguments: &[&str],
-    ) -> Result<Option<Frame>, Error> {
-        match self.master.ask(&command(question, arguments)).await? {
-            Frame::Error(error) => {
-                self.unanswered.push((question, error.code));
-                Ok(None)
-            }
-            answer => Ok(Some(answer)),
+/// The master's clock: the quickest of several answers is the most precise.
+async fn clock(questions: &mut Questions<'_>) -> Result<Option<Clock>, Error> {
+    if questions.ask("TIME", &[]).await?.is_none() {
+        return Ok(None);
+    }
+    let mut best: Option<Clock> = None;
+    for _ in 0..CLOCK_READINGS {
+        let reading = Clock::begin();
+        let time = questions.master.ask(&command(&["TIME"])).await?;
+        let Some(time) = seconds_and_micros(&time) else {
+            return Ok(None);
+        };
+        let clock = reading.end(time);
+        if best.as_ref().is_none_or(|best| clock.is_closer_than(best)) {
+            best = Some(clock);
         }
     }
-
-    async fn clock(&mut self) -> Result<Option<Clock>, Error> {
-        let mut best: Option<Clock> = None;
-        for _ in 0..CLOCK_LOOKS {
-            let reading = Clock::begin();
-            let time = self.ask("TIME", &[]).await?;
-            let Some(time) = time.as_ref().and_then(seconds_and_micros) else {
-                return Ok(None);
-            };
-            let clock = reading.end(time);
-            if best.as_ref().is_none_or(|best| clock.is_closer_than(best)) {
-                best = Some(clock);
-            }
-        }
-        Ok(best)
-    }
-}
-
-fn command(question: &str, arguments: &[&str]) -> Command {
-    let mut words = question.split(' ').chain(arguments.iter().copied());
-    let mut command = Command::new(words.next().unwrap_or_default());
-    for word in words {
-        command.arg(word);
-    }
-    command
+    Ok(best)
 }
 
 /// Names and values.
@@ -249,103 +178,18 @@ fn seconds_and_micros(answer: &Frame) -> Option<(u64, u64)> {
     Some((seconds.parse().ok()?, micros.parse().ok()?))
 }
 
-/// Finds out what a user may not use.
-struct Rights<'a> {
-    master: &'a Master,
-    /// Whose rights `ACL DRYRUN` tells; none if it cannot be used.
-    user: Option<&'a str>,
-}
-
-impl<'a> Rights<'a> {
-    fn new(master: &'a Master, user: Option<&'a str>) -> Self {
-        Self { master, user }
-    }
-
-    /// None if the server does not know the commands.
-    ///
-    /// Rights to keys are not examined, because the keys in use are unknown.
-    async fn denied(mut self, is_cluster: bool) -> Result<Option<Vec<&'static str>>, Error> {
-        let mut denied = Vec::new();
-        let key = format!("rlock-doctor:{}", uuid::Uuid::new_v4());
-        for (name, arguments) in LOCKING.into_iter().chain(OTHERS) {
-            let arguments = arguments
-                .iter()
-                .map(|it| if *it == KEY { &*key } else { *it });
-            let arguments: Vec<_> = arguments.collect();
-            match self.refusal(name, &arguments).await? {
-                Some(text) if is_unknown_command(&text) => return Ok(None),
-                Some(text) if text.contains(" to run ") => denied.push(name),
-                _ => {}
-            }
-        }
-        let subscribe = match is_cluster {
-            true => "SSUBSCRIBE",
-            false => "SUBSCRIBE",
-        };
-        match self
-            .refusal(subscribe, &["rlock:client:{0}:doctor"])
-            .await?
-        {
-            Some(text) if text.contains(" to run ") => denied.push(subscribe),
-            Some(text) if text.contains("channel") => denied.push(CHANNELS),
-            _ => {}
-        }
-        Ok(Some(denied))
-    }
-
-    /// Why the server would not run the command, if it would not.
-    ///
-    /// `ACL DRYRUN` leaves no entry in `ACL LOG`. A user without that right sends
-    /// the command itself, in a form that changes nothing: a server looks at
-    /// rights first.
-    async fn refusal(&mut self, name: &str, arguments: &[&str]) -> Result<Option<String>, Error> {
-        if let Some(user) = self.user {
-            let words: Vec<_> = [user, name]
-                .into_iter()
-                .chain(arguments.iter().copied())
-                .collect();
-            let answer = self.master.ask(&command("ACL DRYRUN", &words)).await?;
-            match answer {
-                Frame::Error(error) if is_unknown_command(&error.message) => {
-                    return Ok(Some(error.message));
-                }
-                Frame::Error(_) => self.user = None,
-                Frame::Simple(_) => return Ok(None),
-                text => return Ok(text.into_text()),
-            }
-        }
-        Ok(match self.master.ask(&command(name, arguments)).await? {
-            Frame::Error(error)
-                if is_about_rights(&error) || is_unknown_command(&error.message) =>
-            {
-                Some(error.message)
-            }
-            _ => None,
-        })
-    }
-}
-
-/// As a command says of itself, and as `ACL DRYRUN` does.
-fn is_unknown_command(text: &str) -> bool {
-    text.contains("unknown command") || text.starts_with("Command '") && text.contains("not found")
-}
-
-fn is_about_rights(error: &ServerError) -> bool {
-    error.code == "NOPERM"
-}
-
-/// A look at a clock that is under way.
+/// A reading of the server's clock that has begun.
 struct Reading {
     wall: SystemTime,
     began: Instant,
 }
 
-/// How a server's clock compares to this machine's.
+/// The difference between a server's clock and this machine's.
 #[derive(Debug)]
 pub(super) struct Clock {
     pub(super) difference: Duration,
     pub(super) is_ahead: bool,
-    /// The difference may be larger or smaller by this.
+    /// The difference may be this much larger or smaller.
     pub(super) uncertainty: Duration,
 }
 
@@ -363,8 +207,9 @@ impl Clock {
 }
 
 impl Reading {
-    /// With the reply to `TIME`: seconds since 1970, and microseconds. The
-    /// server has looked at its clock at some moment between both ends.
+    /// Ends the reading with the reply to `TIME`: seconds since 1970, and
+    /// microseconds. The server read its clock between the beginning and the
+    /// end.
     fn end(self, (seconds, micros): (u64, u64)) -> Clock {
         let uncertainty = self.began.elapsed() / 2;
         let here = self.wall + uncertainty;

@@ -1,13 +1,14 @@
 //! The command under the lock: its start, its signals, its end.
 //!
-//! Without a terminal the command gets a process group of its own, and signals
-//! go to all of it, so that nothing that it started works on without the lock.
-//! With one it stays in the group of rlock: only there can it use the terminal
-//! and be stopped and continued with it. A signal from the terminal has reached
-//! it already then, and signals of rlock reach it alone.
+//! Without a terminal the command gets its own process group. Signals go to the
+//! whole group, so that no process of the command goes on without the lock.
+//! With a terminal the command stays in rlock's group, because only that group
+//! can use the terminal, and is stopped and continued by it. The command then
+//! already has every signal of the terminal, and rlock sends its own signals to
+//! the command alone.
 //!
-//! On Linux the kernel kills the command if rlock is killed. What the command
-//! itself has started is not reached by that.
+//! On Linux the kernel kills the command if rlock is killed. It does not kill
+//! the processes that the command has started.
 
 use std::io::ErrorKind;
 use std::os::unix::process::ExitStatusExt;
@@ -29,9 +30,9 @@ use crate::signals::{Received, exit_code};
 
 use super::Exec;
 
-/// How often it is looked whether a process group is empty, because nothing
-/// tells.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// How often to check whether a process group is empty: the system sends no
+/// message.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 #[derive(Debug)]
 pub(super) struct Child {
@@ -56,8 +57,8 @@ impl Child {
         }
         #[cfg(target_os = "linux")]
         end_with_parent(&mut command);
-        // Where the parent ignores it, the kernel would throw the command's exit
-        // code away. Any handler ends that; the command begins with the default.
+        // If the parent ignores SIGCHLD, the kernel discards the command's exit
+        // code. A handler prevents that. The command starts with the default.
         let taken = signal_hook::flag::register(SIGCHLD, Arc::default());
         taken.map_err(|error| Failure::internal("cannot take SIGCHLD", &error))?;
         let name = || printable(&program.to_string_lossy());
@@ -105,11 +106,11 @@ impl Child {
     pub(super) async fn end(&mut self, grace: Duration) -> Result<(), Failure> {
         let deadline = Instant::now() + grace;
         self.send(Signal::TERM);
-        // A stopped process does not see the first before it has the second.
+        // A stopped process handles SIGTERM only after SIGCONT.
         self.send(Signal::CONT);
         let ended = tokio::time::timeout_at(deadline.into(), self.wait()).await;
         while self.is_group_left() && Instant::now() < deadline {
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
         if ended.is_err() || self.is_group_left() {
             self.send(Signal::KILL);
@@ -120,17 +121,17 @@ impl Child {
         }
     }
 
-    /// Whether anything of the command's group still runs. What has ended, and
-    /// was not waited for by its parent, does not.
+    /// Whether a process of the command's group still runs. A zombie process
+    /// does not.
     fn is_group_left(&self) -> bool {
         self.has_group
             && test_kill_process_group(self.id) != Err(Errno::SRCH)
             && !is_all_ended(self.id)
     }
 
-    /// Errors mean that nobody is left to signal. A process that was waited for
-    /// is left alone, because its number may be another's by now; a group's
-    /// number is not given out again while anybody is left in it.
+    /// An error means that no process is left. A reaped process gets no signal,
+    /// because its id may belong to another process by now. The system does not
+    /// reuse the id of a group that has a process.
     fn send(&self, signal: Signal) {
         let _ = match (self.has_group, self.is_reaped) {
             (true, _) => kill_process_group(self.id, signal),
@@ -140,17 +141,17 @@ impl Child {
     }
 }
 
-/// Whether all of a process group has ended, as far as the system tells.
+/// Whether all processes of a group have ended, as far as the system shows.
 fn is_all_ended(group: Pid) -> bool {
     let Ok(processes) = std::fs::read_dir("/proc") else {
         return false;
     };
     let stats = processes.filter_map(|process| {
-        // Only processes have it.
+        // Only a process has this file.
         std::fs::read(process.ok()?.path().join("stat")).ok()
     });
     let mut of_group = stats.filter_map(|stat| {
-        // Behind the name, in brackets: state, parent, group.
+        // The name is in brackets. State, parent and group follow.
         let stat = String::from_utf8_lossy(&stat);
         let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
         let state = fields.next()?.to_owned();
@@ -164,34 +165,36 @@ fn is_all_ended(group: Pid) -> bool {
     }
 }
 
-/// Has the kernel kill the command when rlock is gone.
+/// Has the kernel kill the command when rlock ends.
 ///
-/// The kernel looks at the thread that starts the command, not at the process.
-/// It is the main thread, where the runtime polls `main`: a task of its own
-/// must not start the command, because its thread may end before.
+/// The kernel watches the thread that starts the command, not the process. That
+/// is the main thread, where the runtime polls `main`. A spawned task must not
+/// start the command, because its thread may end earlier.
 #[cfg(target_os = "linux")]
 #[allow(unsafe_code)]
 fn end_with_parent(command: &mut Command) {
     let parent = Some(getpid());
     let prepare = move || {
         set_parent_process_death_signal(Some(Signal::KILL))?;
-        // If rlock was gone before, the kernel says nothing.
+        // If rlock has ended already, the kernel sends no signal.
         if getppid() != parent {
             return Err(Errno::SRCH.into());
         }
         Ok(())
     };
-    // SAFETY: between fork and exec only what is safe in a signal handler may
-    // be done. These are two system calls; nothing is allocated or locked.
+    // SAFETY: between fork and exec only functions that are safe in a signal
+    // handler are allowed. These are two system calls, and nothing is allocated
+    // or locked.
     unsafe { command.pre_exec(prepare) };
 }
 
-/// Whether this process belongs to a terminal, whatever its streams are.
+/// Whether this process has a controlling terminal. Its streams do not matter.
 fn has_terminal() -> bool {
     std::fs::File::open("/dev/tty").is_ok()
 }
 
-/// What a shell would say: the code, or 128 and the number of the signal.
+/// The exit code as in a shell: the command's, or 128 plus the number of the
+/// signal.
 fn code_of(status: ExitStatus) -> u8 {
     let code = status.code().and_then(|code| u8::try_from(code).ok());
     code.unwrap_or_else(|| exit_code(status.signal().unwrap_or_default()))

@@ -1,4 +1,5 @@
-//! The numbers under Prometheus' names: seconds, `_total` for what only grows.
+//! The metrics with Prometheus' names: times in seconds, counters with
+//! `_total`.
 
 use std::time::Duration;
 
@@ -7,43 +8,43 @@ use prometheus::{Gauge, GaugeVec, IntCounterVec, Opts, Registry, TextEncoder, pr
 use rlock_client::Contended;
 use rlock_core::{Metric, MetricKind};
 
-use super::look::{Looks, Master};
+use super::scrape::{Master, Scrape};
 use crate::arguments::COMMIT;
 use crate::waits::Waits;
 
 /// How much of a key is shown, in characters.
 const KEY_MAX: usize = 120;
 
-/// All of it, in the text format of Prometheus.
-pub(super) fn text(looks: &Looks) -> prometheus::Result<String> {
+/// All metrics, in the text format of Prometheus.
+pub(super) fn text(scrape: &Scrape) -> prometheus::Result<String> {
     let page = Page(Registry::new());
     page.gauge(
         "scrape_duration_seconds",
         "How long it took to ask all masters.",
     )?
-    .set(looks.took.as_secs_f64());
+    .set(scrape.took.as_secs_f64());
     let up = page.gauges(
         "up",
         "1 if the master answers and has the module.",
         &["master"],
     )?;
-    for master in &looks.masters {
+    for master in &scrape.masters {
         let is_up = if master.counters.is_some() { 1.0 } else { 0.0 };
         up.with_label_values(&[&master.address]).set(is_up);
     }
-    page.builds(&looks.masters)?;
-    page.numbers(&looks.masters)?;
-    page.locks(&looks.masters)?;
+    page.builds(&scrape.masters)?;
+    page.numbers(&scrape.masters)?;
+    page.locks(&scrape.masters)?;
     let mut families = page.0.gather();
-    families.extend(waits(&looks.masters));
+    families.extend(waits(&scrape.masters));
     TextEncoder::new().encode_to_string(&families)
 }
 
-/// What is shown of one look.
+/// The metrics of one scrape.
 struct Page(Registry);
 
 impl Page {
-    /// The builds of the modules that tell them, and of the exporter.
+    /// The builds of the modules that show them, and the exporter's.
     fn builds(&self, masters: &[Master]) -> prometheus::Result<()> {
         let build = "1, with the version and the commit of the module.";
         let build = self.gauges("build_info", build, &["master", "version", "commit"])?;
@@ -118,8 +119,8 @@ impl Page {
 }
 
 /// The histogram of waits of each master whose module has it; none if no module
-/// has. It is made by hand, as a histogram of the registry only takes single
-/// waits.
+/// has. The registry's own histogram accepts only single waits, so this one is
+/// built here.
 fn waits(masters: &[Master]) -> Option<MetricFamily> {
     let metric = |master: &Master| {
         let waits = Waits::read(master.counters.as_ref()?)?;
@@ -153,7 +154,7 @@ fn histogram(waits: &Waits) -> Histogram {
     histogram
 }
 
-/// The masters that have the number of this name.
+/// The masters that have a number with this name.
 fn with_number<'a>(
     masters: &'a [Master],
     name: &'a str,
@@ -166,8 +167,8 @@ fn opts(name: &str, help: &str) -> Opts {
     Opts::new(name, help).namespace("rlock")
 }
 
-/// The key as a label. Bytes that are no text are shown by `�`, what is too
-/// long ends with `…`.
+/// The key as a label. `�` replaces bytes that are not UTF-8, and a long key
+/// ends with `…`.
 fn key(lock: &Contended) -> String {
     let text = String::from_utf8_lossy(&lock.key);
     match text.char_indices().nth(KEY_MAX) {
@@ -176,7 +177,7 @@ fn key(lock: &Contended) -> String {
     }
 }
 
-/// Prometheus has 64-bit floating-point numbers only: exact up to 2^53.
+/// Prometheus has only 64-bit floating-point numbers, exact up to 2^53.
 #[allow(clippy::cast_precision_loss)]
 fn float(number: u64) -> f64 {
     number as f64

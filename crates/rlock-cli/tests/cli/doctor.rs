@@ -3,11 +3,13 @@
 mod machine;
 mod masters;
 
+use std::collections::BTreeMap;
 use std::process::Command;
 
 use serde_json::Value;
 
 use super::program::{Finished, finished, rlock, rlock_at};
+use super::rights::{admit, assert_nothing_refused, url};
 use super::server::Asks;
 use rlock_testkit::{Server, Setup, free_port};
 
@@ -67,8 +69,12 @@ fn nothing_is_found_at_a_good_server() {
         .collect();
     assert!(bad.is_empty(), "{bad:#?}");
     assert_eq!(report["masters"][0]["module"], env!("CARGO_PKG_VERSION"));
-    let module = concat!("rlock ", env!("CARGO_PKG_VERSION"), " (");
-    assert!(found(&report, "module").starts_with(module), "{report}");
+    let build = ["version", "commit"].map(|field| server.info("rlock", &format!("rlock_{field}")));
+    let [version, commit] = build;
+    assert_eq!(
+        found(&report, "module"),
+        format!("rlock {version} ({commit})")
+    );
 }
 
 #[test]
@@ -186,78 +192,179 @@ fn a_server_without_the_module_is_a_problem_and_all_else_is_looked_at() {
     assert_eq!(report["masters"][0]["module"], Value::Null);
 }
 
+/// What `doctor` prints for a user with these rights, on one line.
+fn words_for(server: &Server, user: &str, rights: &str) -> String {
+    let rule = format!("ACL SETUSER {user} reset on >a-password {rights}");
+    let _: () = server.admin().run(&rule);
+    let ended = finished(rlock_at(&url(server, user)).arg("doctor"));
+    ended.assert_code(0);
+    let words: Vec<_> = ended.stdout.split_whitespace().collect();
+    words.join(" ")
+}
+
+/// The entries of `ACL LOG`: what was refused.
+fn refused(server: &Server) -> Vec<String> {
+    let log: Vec<BTreeMap<String, redis::Value>> = server.admin().run("ACL LOG");
+    let objects = log.iter().map(|entry| entry["object"].clone());
+    let mut objects: Vec<_> = objects
+        .map(|object| redis::from_redis_value(object).unwrap())
+        .collect();
+    objects.sort();
+    objects
+}
+
 #[test]
-fn a_user_is_told_what_it_may_not_use_and_what_was_not_looked_at() {
+fn the_documented_operator_sees_all_and_leaves_no_entry_in_acl_log() {
     let server = good();
-    let mut admin = server.admin();
-    let all = "+rlock.acquire +rlock.renew +rlock.release +rlock.cancel +subscribe";
-    for (user, rights, lacking) in [
-        (
-            "app",
-            format!("&rlock:client:* {all}"),
-            "rights: this user lacks RLOCK.DOWNGRADE",
-        ),
-        ("mute", format!("&other {all}"), "channels rlock:client:*"),
-        (
-            "deaf",
-            format!("&rlock:client:* {all} -subscribe"),
-            "SUBSCRIBE",
-        ),
-        (
-            "late",
-            format!("&rlock:client:* {all} -rlock.renew"),
-            "lacks RLOCK.RENEW",
-        ),
+    admit(&server, "");
+    let report = report(&mut rlock_at(&url(&server, "operator")), 0);
+    let mut findings = findings(&report["masters"][0]).iter();
+    let warns = |it: &&Value| it["severity"] == "warning" && it["check"] != "MOVE and COPY";
+    assert_eq!(findings.find(warns), None);
+    assert_eq!(severity(&report, "rights"), Some("note"));
+    let lacks = "user operator lacks RLOCK.ACQUIRE, RLOCK.RENEW, RLOCK.RELEASE, RLOCK.CANCEL, \
+         RLOCK.DOWNGRADE, RLOCK.MACQUIRE, RLOCK.MRENEW, RLOCK.MRELEASE";
+    assert_eq!(found(&report, "rights"), lacks);
+    for check in ["module", "eviction", "persistence", "clock", "access"] {
+        assert_eq!(severity(&report, check), Some("ok"), "{check}: {report}");
+    }
+    assert_nothing_refused(&server);
+}
+
+#[test]
+fn missing_rights_are_named_without_an_entry_in_acl_log() {
+    let server = good();
+    let doctor = "+@connection +info +config|get +time +acl|whoami +acl|getuser +acl|dryrun";
+    let lock = "+rlock.acquire +rlock.renew +rlock.release +rlock.cancel +subscribe";
+    for (rights, lacking) in [
+        ("&rlock:client:*", "lacks RLOCK.DOWNGRADE, RLOCK.MACQUIRE"),
+        ("&other +@all", "lacks channels rlock:client:*"),
+        ("&rlock:client:* +@all -subscribe", "lacks SUBSCRIBE"),
+        ("&rlock:client:* +@all -rlock.renew", "lacks RLOCK.RENEW"),
+        ("&rlock:client:* +@all -rlock.force", "lacks RLOCK.FORCE"),
     ] {
-        let rule = format!("ACL SETUSER {user} on >pw ~job:* resetchannels {rights}");
-        let _: () = admin.run(&rule);
-        let url = format!("redis://{user}:pw@127.0.0.1:{}/", server.port());
-        let ended = finished(rlock_at(&url).arg("doctor"));
-        ended.assert_code(0);
-        let words = ended
-            .stdout
-            .split_whitespace()
-            .collect::<Vec<_>>()
-            .join(" ");
-        assert!(words.contains(lacking), "{words}");
+        let rights = format!("~job:* {doctor} {lock} {rights}");
+        let words = words_for(&server, "app", &rights);
         assert!(
-            words.contains("the user needs +info +config|get"),
+            words.contains(&format!("note rights: user app {lacking}")),
             "{words}"
         );
-        assert!(words.contains("note rights:"), "{words}");
-        assert!(words.contains("warning not looked at:"), "{words}");
+        assert!(!words.contains("not looked at"), "{words}");
     }
-    let rule = "ACL SETUSER sees on >pw allkeys allchannels +@all -config -acl";
-    let _: () = admin.run(rule);
-    let url = format!("redis://sees:pw@127.0.0.1:{}/", server.port());
-    let report = report(&mut rlock_at(&url), 0);
-    assert_eq!(severity(&report, "eviction"), Some("ok"));
-    assert_eq!(severity(&report, "persistence"), None);
-    assert!(found(&report, "not looked at").contains("+config|get"));
+    let words = words_for(&server, "app", "~job:* &rlock:client:* +@all");
+    assert!(
+        words.contains("ok rights: user app may use all commands"),
+        "{words}"
+    );
+    // A question that the user may not ask is not even sent.
+    let words = words_for(&server, "app", "~* &* +@all -config -time");
+    let missing = "warning not looked at: CONFIG GET (NOPERM), TIME (NOPERM); the user needs \
+         +config|get +time ";
+    assert!(words.contains(missing), "{words}");
+    assert!(!words.contains("persistence:"), "{words}");
+    assert_nothing_refused(&server);
+    let mut admin = server.admin();
     let changed: u64 = admin.gauge("acquires") + admin.gauge("force_releases");
     assert_eq!(changed, 0);
     assert_eq!(admin.run::<u64>("DBSIZE"), 0);
 }
 
 #[test]
-fn anybodys_access_from_elsewhere_is_found() {
+fn a_user_that_may_ask_nothing_is_warned_and_leaves_few_entries() {
+    let server = good();
+    let words = words_for(&server, "app", "~job:* resetchannels +@connection");
+    let missing = "warning not looked at: ACL WHOAMI (NOPERM), ACL DRYRUN (not sent), \
+         INFO (NOPERM), CONFIG GET (NOPERM), ACL GETUSER (NOPERM), TIME (NOPERM); the user needs \
+         +acl|whoami +acl|dryrun +info +config|get +acl|getuser +time ";
+    assert!(words.contains(missing), "{words}");
+    assert!(
+        words.contains("note rights: this user lacks RLOCK.ACQUIRE "),
+        "{words}"
+    );
+    assert!(!words.contains(" ok "), "nothing was looked at: {words}");
+    let questions = [
+        "acl|getuser",
+        "acl|whoami",
+        "config|get",
+        "info",
+        "rlock.acquire",
+        "time",
+    ];
+    assert_eq!(refused(&server), questions);
+    // The commands of every client are checked even so.
+    let lock = "+rlock.acquire +rlock.renew +rlock.release +rlock.cancel";
+    for (more, expected) in [
+        ("", "note rights: this user lacks SUBSCRIBE "),
+        (
+            "+subscribe",
+            "note rights: this user lacks channels rlock:client:* ",
+        ),
+        (
+            "+subscribe &rlock:client:*",
+            "ok rights: this user may lock",
+        ),
+    ] {
+        let words = words_for(&server, "app", &format!("~rlock-doctor:* {lock} {more}"));
+        assert!(words.contains(expected), "{words}");
+    }
+}
+
+/// A server that lets everybody do everything.
+fn open_to_all() -> Server {
     let settings = [("bind", "*"), ("protected-mode", "no")];
     let server = Setup::new().settings(&settings).start();
-    let open = report(&mut rlock(&server), 0);
-    assert_eq!(severity(&open, "access"), Some("warning"), "{open}");
+    admit(&server, "");
+    server
+}
+
+#[test]
+fn anybodys_access_from_elsewhere_is_found() {
+    let server = open_to_all();
+    let operator = url(&server, "operator");
+    let access = || {
+        let report = report(&mut rlock_at(&operator), 0);
+        severity(&report, "access").unwrap().to_owned()
+    };
     let mut admin = server.admin();
-    let _: () = admin.run("CONFIG SET protected-mode yes");
-    assert_eq!(
-        severity(&report(&mut rlock(&server), 0), "access"),
-        Some("ok")
-    );
-    let _: () = admin.run("CONFIG SET protected-mode no requirepass pw");
-    let url = format!("redis://:pw@127.0.0.1:{}/", server.port());
-    assert_eq!(
-        severity(&report(&mut rlock_at(&url), 0), "access"),
-        Some("ok")
-    );
+    for (change, expected) in [
+        ("CONFIG SET bind 127.0.0.1", "ok"),
+        ("CONFIG SET bind *", "warning"),
+        ("CONFIG SET protected-mode yes", "ok"),
+        ("CONFIG SET protected-mode no", "warning"),
+        ("CONFIG SET requirepass pw", "ok"),
+        ("ACL SETUSER default nopass", "warning"),
+        ("ACL SETUSER default off", "ok"),
+    ] {
+        let _: () = admin.run(change);
+        assert_eq!(access(), expected, "{change}");
+    }
     ask(&server).assert_code(123);
+}
+
+#[test]
+fn the_remedies_for_the_default_user_work() {
+    let server = open_to_all();
+    let operator = url(&server, "operator");
+    let open = report(&mut rlock_at(&operator), 0);
+    assert_eq!(severity(&open, "access"), Some("warning"), "{open}");
+    let mut findings = findings(&open["masters"][0]).iter();
+    let finding = findings.find(|it| it["check"] == "access").unwrap();
+    let remedy = finding["remedy"].as_str().unwrap();
+    let commands: Vec<_> = remedy.split('`').skip(1).step_by(2).collect();
+    let [setuser, line, requirepass] = commands[..] else {
+        panic!("{remedy}");
+    };
+    assert_eq!(setuser.to_lowercase(), format!("acl set{line}"));
+    let requirepass = format!("CONFIG SET {requirepass} pw");
+    for (command, state) in [(setuser, "off"), (&requirepass, "with a password")] {
+        let server = open_to_all();
+        let _: () = server.admin().run(command);
+        ask(&server).assert_code(123);
+        let report = report(&mut rlock_at(&url(&server, "operator")), 0);
+        assert_eq!(severity(&report, "access"), Some("ok"), "{command}");
+        let expected = format!("user default {state}, protected-mode no");
+        assert!(found(&report, "access").starts_with(&expected), "{report}");
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use super::program::finished;
+use super::rights::{admit, assert_nothing_refused, url};
 use rlock_testkit::Server;
 
 /// The commands behind `$ ` in blocks of `console`, each with the lines below it.
@@ -31,16 +32,15 @@ fn are_alike(shown: &str, seen: &str) -> bool {
     shown.len() == seen.len() && shown.iter().zip(&seen).all(alike)
 }
 
-fn are_true(page: &str) {
+fn are_true(page: &str, url: &str) {
     let steps = steps(page);
     assert!(!steps.is_empty(), "the page has no session");
-    let server = Server::start();
     let programs = Path::new(env!("CARGO_BIN_EXE_rlock")).parent().unwrap();
     let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap());
     for (command, shown) in steps {
         let mut shell = Command::new("setsid");
         shell.args(["sh", "-c", &format!("exec 2>&1; {command}")]);
-        shell.env("PATH", &path).env("RLOCK_URL", server.url());
+        shell.env("PATH", &path).env("RLOCK_URL", url);
         shell
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -58,10 +58,35 @@ fn are_true(page: &str) {
 
 #[test]
 fn sessions_of_the_tutorial_are_true() {
-    are_true(include_str!("../../../../docs/tutorial.md"));
+    let server = Server::start();
+    let url = server.url();
+    are_true(include_str!("../../../../docs/tutorial.md"), &url);
 }
 
+/// The guides are for programs in production, so their user has the rights of one.
 #[test]
-fn sessions_of_the_guides_are_true() {
-    are_true(include_str!("../../../../docs/guides.md"));
+fn sessions_of_the_guides_are_true_for_the_documented_user() {
+    let server = Server::start();
+    admit(&server, "");
+    let url = url(&server, "application");
+    are_true(include_str!("../../../../docs/guides.md"), &url);
+    assert_nothing_refused(&server);
+}
+
+/// The examples that are no sessions, too.
+#[test]
+fn every_key_in_the_guides_is_one_of_the_documented_user() {
+    let page = include_str!("../../../../docs/guides.md");
+    let mut keys = Vec::new();
+    for call in ["exec ", "elect ", "observe ", "info "] {
+        keys.extend(page.split(&format!("rlock {call}")).skip(1));
+    }
+    keys.extend(page.split("client.lock(\"").skip(1));
+    // A link to the page on `rlock exec` names no key.
+    keys.retain(|rest| !rest.starts_with(['`', ']']));
+    assert!(keys.len() > 6, "{keys:?}");
+    for rest in keys {
+        let line = rest.lines().next();
+        assert!(rest.starts_with("lock:"), "{line:?}");
+    }
 }

@@ -68,27 +68,28 @@ fn a_lock_that_is_not_free_is_124_and_the_command_does_not_run() {
     }
 }
 
-/// Cron mails each line that a job prints.
+/// Cron mails every line.
 #[test]
-fn a_lock_that_is_not_free_is_no_failure_and_prints_nothing_with_conflict_exit_code_0() {
+fn a_lock_that_is_not_free_is_passed_over_in_silence_where_that_is_code_0() {
     let server = Server::start();
     server.held_by("k", "somebody");
-    for wait in ["0", "20ms"] {
-        let ended = finished(&mut exec(
-            &server,
-            &["k", "-E", "0", "--wait", wait],
-            "echo ran",
-        ));
+    for options in [&["k", "-n", "-E", "0"][..], &["k", "-w", "50ms", "-E", "0"]] {
+        let ended = finished(&mut exec(&server, options, "echo ran"));
         ended.assert_code(0);
-        assert_eq!((ended.stdout.as_str(), ended.stderr.as_str()), ("", ""));
+        assert_eq!((ended.stdout, ended.stderr), (String::new(), String::new()));
     }
     let ended = finished(&mut exec(
         &server,
-        &["k", "-E", "0", "-n", "--json"],
-        "echo ran",
+        &["k", "-n", "-E", "0", "--json"],
+        "true",
     ));
     ended.assert_code(0);
-    ended.assert_says("is not free");
+    let event: serde_json::Value = serde_json::from_str(&ended.stderr).unwrap();
+    assert_eq!(event["error"]["code"], 0);
+    let _: () = server.admin().run("SET text x");
+    let ended = finished(&mut exec(&server, &["text", "-n", "-E", "0"], "true"));
+    ended.assert_code(123);
+    ended.assert_says("text");
 }
 
 #[test]
@@ -174,6 +175,19 @@ fn a_lock_stays_taken_for_as_long_as_it_is_to() {
     assert!(!server.admin().is_held("k"));
     let both = ["k", "--at-least", "1s", "--bind", "1s"];
     finished(&mut exec(&server, &both, "exit 0")).assert_code(2);
+}
+
+/// As the alert RlockHoldersDie and the pages say.
+#[test]
+fn the_planned_end_of_a_lock_counts_as_the_end_of_a_lease() {
+    let server = Server::start();
+    let mut admin = server.admin();
+    let options = ["k", "--at-least", "300ms"];
+    finished(&mut exec(&server, &options, "true")).assert_code(0);
+    let ended = finished(&mut exec(&server, &["k"], "echo ran"));
+    assert_eq!(ended.stdout, "ran\n");
+    assert_eq!(admin.gauge("lease_expirations"), 1);
+    assert_eq!(admin.gauge("releases"), 1, "the second one's");
 }
 
 #[test]

@@ -122,6 +122,27 @@ fn every_number_of_the_server_is_shown() {
 }
 
 #[test]
+fn a_dump_that_failed_is_shown_until_one_succeeds() {
+    let server = Server::start();
+    let exporter = Exporter::start(&server.url(), &[]);
+    let series = format!(
+        "rlock_write_errors{{master=\"127.0.0.1:{}\"}}",
+        server.port()
+    );
+    assert_eq!(exporter.value(&series), Some(0.0));
+    let in_its_way = server.directory().join("dump.rdb");
+    std::fs::create_dir(&in_its_way).unwrap();
+    let mut admin = server.admin();
+    let _: String = admin.run("BGSAVE");
+    eventually("the failure is shown", || {
+        exporter.value(&series) == Some(1.0)
+    });
+    std::fs::remove_dir(&in_its_way).unwrap();
+    let _: String = admin.run("SAVE");
+    assert_eq!(exporter.value(&series), Some(0.0));
+}
+
+#[test]
 fn module_and_exporter_say_what_they_are_built_from() {
     let server = Server::start();
     let exporter = Exporter::start(&server.url(), &[]);

@@ -9,9 +9,9 @@ use rlock_client::{Client, Terms};
 
 use super::exporter::Exporter;
 use super::program::{Running, finished, rlock_at};
-use super::server::Asks;
-use super::several::{Cluster, MASTERS, replica_of};
-use rlock_testkit::Server;
+use super::server::{Admin, Asks};
+use super::several::{Cluster, MASTERS, replica_of, sentinel_of};
+use rlock_testkit::{Server, eventually};
 
 const PAGE: &str = include_str!("../../../../docs/operating.md");
 const OTHERS: [&str; 4] = [
@@ -24,11 +24,13 @@ const OTHERS: [&str; 4] = [
 const PASSWORD: &str = " on >a-password ";
 
 /// The rules of a text, by user: lines of redis.conf and calls of ACL SETUSER.
-fn rules(text: &'static str) -> Vec<(&'static str, &'static str)> {
+fn rules(text: &'static str) -> Vec<(&'static str, String)> {
     let rules = text.match_indices(PASSWORD).map(|(at, _)| {
         let user = text[..at].rsplit([' ', '`']).next().unwrap();
         let rule = &text[at + PASSWORD.len()..];
-        (user, rule.split(['\n', '`']).next().unwrap())
+        let rule = rule.split(['\n', '`']).next().unwrap();
+        // In a table it is escaped.
+        (user, rule.replace("\\|", "|"))
     });
     rules.collect()
 }
@@ -41,20 +43,20 @@ fn added(row: &str) -> String {
 }
 
 /// Makes the users, with what is added to their rules.
-fn admit(server: &Server, more: &str) {
+pub(crate) fn admit(server: &Server, more: &str) {
     let mut admin = server.admin();
     for (user, rule) in BTreeMap::from_iter(rules(PAGE)) {
-        let _: () = admin.run(&format!("ACL SETUSER {user}{PASSWORD}{rule}{more}"));
+        let _: () = admin.run(format!("ACL SETUSER {user}{PASSWORD}{rule}{more}").trim_end());
     }
 }
 
 /// Nobody was refused anything.
-fn assert_nothing_refused(server: &Server) {
+pub(crate) fn assert_nothing_refused(server: &Server) {
     let log: Vec<BTreeMap<String, redis::Value>> = server.admin().run("ACL LOG");
     assert!(log.is_empty(), "{log:?}");
 }
 
-fn url(server: &Server, user: &str) -> String {
+pub(crate) fn url(server: &Server, user: &str) -> String {
     format!("redis://{user}:a-password@127.0.0.1:{}/", server.port())
 }
 
@@ -62,12 +64,13 @@ fn url(server: &Server, user: &str) -> String {
 fn all_files_show_the_same_rights() {
     let page = BTreeMap::from_iter(rules(PAGE));
     let users: Vec<_> = page.keys().copied().collect();
-    assert_eq!(users, ["application", "exporter", "operator"]);
+    let all = ["application", "exporter", "operator", "replica", "sentinel"];
+    assert_eq!(users, all);
     for (user, rule) in OTHERS.into_iter().chain([PAGE]).flat_map(rules) {
         assert_eq!(page.get(user), Some(&rule), "{user}");
     }
     let counts = OTHERS.map(|text| rules(text).len());
-    assert_eq!(counts, [3, 1, 0, 1]);
+    assert_eq!(counts, [5, 1, 0, 1]);
     // No other user is shown, and the page on commands leads to the table.
     for text in OTHERS {
         assert_eq!(text.matches(" on >").count(), rules(text).len());
@@ -113,6 +116,82 @@ fn exec_needs_no_more_than_the_application_has() {
     let ended = finished(elsewhere.args(["exec", "other", "--", "true"]));
     ended.assert_code(123);
     ended.assert_says("not permitted");
+}
+
+#[test]
+fn a_refusal_names_what_was_refused_the_user_and_the_rule_to_add() {
+    let server = Server::start();
+    let (application, operator) = (url(&server, "application"), url(&server, "operator"));
+    let cases: [(&str, &str, &[&str], &str, &str); 8] = [
+        (
+            "",
+            &application,
+            &["exec", "other", "--", "true"],
+            "use the key other",
+            "~other",
+        ),
+        (
+            "",
+            &application,
+            &["info", "other"],
+            "use the key other",
+            "~other",
+        ),
+        (
+            "",
+            &application,
+            &["bench"],
+            "use the key rlock-bench:*",
+            "~rlock-bench:*",
+        ),
+        ("", &application, &["list"], "run rlock.list", "+rlock.list"),
+        (
+            "",
+            &operator,
+            &["exec", "k", "--", "true"],
+            "run rlock.acquire",
+            "+rlock.acquire",
+        ),
+        (
+            "",
+            &operator,
+            &["observe", "k"],
+            "use the channel rlock:value:*",
+            "&rlock:value:*",
+        ),
+        (
+            "-subscribe",
+            &operator,
+            &["info", "k"],
+            "run subscribe",
+            "+subscribe",
+        ),
+        (
+            "resetchannels",
+            &operator,
+            &["list"],
+            "use the channel rlock:client:*",
+            "&rlock:client:*",
+        ),
+    ];
+    for (less, url, arguments, what, rule) in cases {
+        admit(&server, &format!(" {less}"));
+        let ended = finished(rlock_at(url).args(arguments));
+        ended.assert_code(123);
+        let user = if url == application {
+            "application"
+        } else {
+            "operator"
+        };
+        ended.assert_says(&format!("user {user} is not permitted to {what}\n"));
+        ended.assert_says(&format!("`ACL SETUSER {user} {rule}`"));
+        ended.assert_says("docs/operating.md, `Access rights`");
+        let _: () = server.admin().run(&format!("ACL DELUSER {user}"));
+    }
+    // A user without a name is the default user.
+    let _: () = server.admin().run("ACL SETUSER default -rlock.list");
+    let ended = finished(rlock_at(&server.url()).arg("list"));
+    ended.assert_says("user default is not permitted to run rlock.list\n");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -181,28 +260,6 @@ fn each_question_needs_no_more_than_the_operator_has() {
 }
 
 #[test]
-fn the_doctor_sees_all_with_the_rights_for_it_and_is_refused_nothing() {
-    let server = Server::start();
-    admit(&server, &added("| `rlock doctor` as the operator"));
-    let mut doctor = rlock_at(&url(&server, "operator"));
-    let ended = finished(doctor.args(["doctor", "--json"]));
-    ended.assert_code(0);
-    let report = ended.json();
-    let findings = report["masters"][0]["findings"].as_array().unwrap();
-    let of = |check: &str| findings.iter().find(|finding| finding["check"] == check);
-    assert!(of("not looked at").is_none(), "{report}");
-    for seen in ["persistence", "clock", "access", "connections"] {
-        assert!(of(seen).is_some(), "{seen}: {report}");
-    }
-    let rights = of("rights").unwrap();
-    assert_eq!(rights["severity"], "note");
-    let lacking = "user operator lacks RLOCK.ACQUIRE, RLOCK.RENEW, RLOCK.RELEASE, RLOCK.CANCEL, \
-        RLOCK.DOWNGRADE, RLOCK.MACQUIRE, RLOCK.MRENEW, RLOCK.MRELEASE";
-    assert_eq!(rights["found"], lacking);
-    assert_nothing_refused(&server);
-}
-
-#[test]
 fn who_observes_an_election_needs_a_channel_more_and_who_leads_does_not() {
     let server = Server::start();
     admit(&server, "");
@@ -267,19 +324,93 @@ fn the_exporter_needs_no_more_than_its_user_has_and_says_what_it_lacks() {
     exporter.says("Access rights");
     change("-info");
     assert_eq!(exporter.value(&up), Some(0.0));
-    exporter.says("no permissions");
+    exporter.says("user exporter is not permitted to run info");
     change("+info +rlock.list");
     assert_eq!(exporter.value(&up), Some(1.0));
     exporter.says("answers again");
     for (rule, words) in [
-        ("-subscribe", "permission"),
-        ("+subscribe resetchannels", "permission"),
+        ("-subscribe", "not permitted to run subscribe"),
+        (
+            "+subscribe resetchannels",
+            "not permitted to use the channel rlock:client:*",
+        ),
         ("&rlock:client:* resetpass", "password"),
     ] {
         change(rule);
         let another = Exporter::start(&url(&server, "exporter"), &[]);
         assert_eq!(another.value(&up), Some(0.0), "{rule}");
         another.says(words);
+    }
+}
+
+/// The users of the example of a configuration, as the arguments of `ACL SETUSER`.
+fn users_of_the_example() -> Vec<&'static str> {
+    let lines = OTHERS[0].lines();
+    lines
+        .filter_map(|line| line.strip_prefix("#     user "))
+        .collect()
+}
+
+#[test]
+fn without_the_default_user_all_others_work() {
+    let master = Server::start();
+    let replica = replica_of(&master);
+    let root = "ACL SETUSER root on >a-password ~* &* +@all";
+    // Sentinels have a server close its connections, so each of these is a new one.
+    let admin = |server: &Server| Admin::at(&url(server, "root"));
+    let users = users_of_the_example();
+    assert_eq!(users.last(), Some(&"default reset off"));
+    for server in [&master, &replica] {
+        let mut admin = server.admin();
+        let _: () = admin.run(root);
+        let _: () = admin.run("CONFIG SET masteruser replica masterauth a-password");
+        for user in &users {
+            let _: () = admin.run(&format!("ACL SETUSER {user}"));
+        }
+    }
+    finished(rlock_at(&master.url()).arg("list")).assert_says("NOAUTH");
+    let _: u64 = admin(&master).run("CLIENT KILL TYPE replica");
+    let has_replica = |server: &Server| {
+        let client = redis::Client::open(url(server, "root")).unwrap();
+        let mut info = redis::cmd("INFO");
+        let info = client
+            .get_connection()
+            .and_then(|mut it| info.arg("replication").query::<String>(&mut it));
+        info.is_ok_and(|info| info.contains(",state=online,"))
+    };
+    eventually("the replica is linked", || has_replica(&master));
+
+    let lines = "sentinel auth-user locks sentinel\nsentinel auth-pass locks a-password\n";
+    let sentinel = sentinel_of(&master, lines);
+    let url = |user| {
+        format!(
+            "redis+sentinel://{user}:a-password@127.0.0.1:{}/locks",
+            sentinel.port()
+        )
+    };
+    let mut of_sentinel = Admin::at(&sentinel.url());
+    eventually("the Sentinel knows the replica", || {
+        of_sentinel
+            .run::<Vec<redis::Value>>("SENTINEL REPLICAS locks")
+            .len()
+            == 1
+    });
+    let works = || {
+        let mut exec = rlock_at(&url("application"));
+        finished(exec.args(["exec", "lock:k", "--", "true"])).assert_code(0);
+        for question in ["list", "doctor"] {
+            finished(rlock_at(&url("operator")).arg(question)).assert_code(0);
+        }
+    };
+    works();
+    eventually("the Sentinel obeys", || {
+        of_sentinel.ask::<String>("SENTINEL FAILOVER locks").is_ok()
+    });
+    eventually("the replica is the master", || has_replica(&replica));
+    works();
+    for server in [&master, &replica] {
+        let log: Vec<BTreeMap<String, redis::Value>> = admin(server).run("ACL LOG");
+        assert!(log.is_empty(), "{log:?}");
     }
 }
 
@@ -300,6 +431,9 @@ fn in_a_cluster_a_few_rights_more_are_enough() {
     for question in [&["list"][..], &["force", "a", "--yes"]] {
         finished(rlock_at(&url("operator")).args(question)).assert_code(0);
     }
+    let doctor = finished(rlock_at(&url("operator")).arg("doctor"));
+    doctor.assert_code(0);
+    assert!(!doctor.stdout.contains("not looked at"), "{doctor:?}");
     let exporter = Exporter::start(&url("exporter"), &[]);
     let metrics = exporter.metrics();
     let up = metrics.lines().filter(|line| line.starts_with("rlock_up{"));

@@ -25,8 +25,7 @@ pub(crate) trait Asks {
 
 impl Asks for Server {
     fn admin(&self) -> Admin {
-        let client = redis::Client::open(self.url()).unwrap();
-        Admin(client.get_connection().unwrap())
+        Admin::at(&self.url())
     }
 
     fn query(&self, command: &redis::Cmd) -> redis::RedisResult<redis::Value> {
@@ -69,15 +68,26 @@ impl Asks for Server {
 pub(crate) struct Admin(Connection);
 
 impl Admin {
+    /// The same as the user of a URL.
+    pub(crate) fn at(url: &str) -> Self {
+        let client = redis::Client::open(url).unwrap();
+        Self(client.get_connection().unwrap())
+    }
+
     /// Runs a command given as words.
     pub(crate) fn run<T: FromRedisValue>(&mut self, command: &str) -> T {
+        self.ask(command)
+            .unwrap_or_else(|error| panic!("{command}: {error}"))
+    }
+
+    /// The same, where the server may refuse it.
+    pub(crate) fn ask<T: FromRedisValue>(&mut self, command: &str) -> redis::RedisResult<T> {
         let mut words = command.split(' ');
         let mut cmd = redis::cmd(words.next().unwrap());
         for word in words {
             cmd.arg(word);
         }
         cmd.query(&mut self.0)
-            .unwrap_or_else(|error| panic!("{command}: {error}"))
     }
 
     /// One field of `INFO rlock`.

@@ -1,12 +1,15 @@
 //! Masters with replicas, masters of a cluster, and the one that Sentinels name.
 
+use std::fs;
+use std::path::{Path, PathBuf};
+
 use serde_json::Value;
 
 use super::{findings, found, good, report, severity};
 use crate::program::{finished, rlock, rlock_at};
 use crate::server::Asks;
 use crate::several::{Cluster, MASTERS, replica_of, sentinel_of};
-use rlock_testkit::eventually;
+use rlock_testkit::{Setup, eventually};
 
 #[test]
 fn replicas_that_do_not_guard_or_lag_are_found_and_a_replica_is_a_problem() {
@@ -62,6 +65,8 @@ fn all_masters_of_a_cluster_are_looked_at_though_one_is_away() {
                 .iter()
                 .any(|it| it["check"] == "cluster" && it["severity"] == "ok")
         );
+        let mut builds = findings(master).iter().filter(|it| it["check"] == "builds");
+        assert_eq!(builds.next().unwrap()["severity"], "ok");
     }
     drop(cluster.masters.pop());
     let report = report_at(&url);
@@ -87,4 +92,64 @@ fn the_master_that_sentinels_name_is_looked_at() {
     assert_eq!(report["masters"][0]["address"], address);
     assert_eq!(severity(&report, "replicas"), Some("note"));
     finished(rlock_at(&format!("{url}-not")).arg("doctor")).assert_code(122);
+}
+
+/// The module as it would be if it were built from another commit.
+fn of_another_commit(directory: &Path, commit: &str) -> PathBuf {
+    let mut module = fs::read(rlock_testkit::module()).unwrap();
+    let (commit, length) = (commit.as_bytes(), commit.len());
+    let places = module.windows(length).enumerate();
+    let places = places.filter(|(_, bytes)| *bytes == commit).map(|it| it.0);
+    for place in places.collect::<Vec<_>>() {
+        module[place..place + length].reverse();
+    }
+    let path = directory.join("librlock.so");
+    // A copy can be executed, as the server demands.
+    fs::copy(rlock_testkit::module(), &path).unwrap();
+    fs::write(&path, module).unwrap();
+    path
+}
+
+#[test]
+fn masters_of_a_cluster_with_different_builds_are_found() {
+    let directory = tempfile::tempdir().unwrap();
+    let first = Setup::new().cluster_node().start();
+    let mut admin = first.admin();
+    let info: String = admin.run("INFO rlock");
+    let commit = info
+        .lines()
+        .find_map(|line| line.strip_prefix("rlock_commit:"));
+    let commit = commit.unwrap().trim();
+    let other = of_another_commit(directory.path(), commit);
+    let second = Setup::new().cluster_node().without_module();
+    let second = second
+        .line(&format!("loadmodule {}", other.display()))
+        .start();
+    let _: () = admin.run("CLUSTER ADDSLOTSRANGE 0 8191");
+    let _: () = second.admin().run("CLUSTER ADDSLOTSRANGE 8192 16383");
+    let (_, bus): (String, u16) = second.admin().run("CONFIG GET cluster-port");
+    let _: () = admin.run(&format!("CLUSTER MEET 127.0.0.1 {} {bus}", second.port()));
+    eventually("the nodes know each other", || {
+        [&first, &second].iter().all(|server| {
+            let info: String = server.admin().run("CLUSTER INFO");
+            info.contains("cluster_state:ok") && info.contains("cluster_size:2")
+        })
+    });
+    let url = format!("redis+cluster://127.0.0.1:{}", first.port());
+    let report = report(&mut rlock_at(&url), 0);
+    let other: String = commit.chars().rev().collect();
+    let version = env!("CARGO_PKG_VERSION");
+    for master in report["masters"].as_array().unwrap() {
+        let mut findings = findings(master).iter();
+        let builds = findings.find(|it| it["check"] == "builds").unwrap();
+        assert_eq!(builds["severity"], "note", "{builds}");
+        let is_first = master["address"] == format!("127.0.0.1:{}", first.port());
+        let (own, others, port) = match is_first {
+            true => (commit, &*other, second.port()),
+            false => (&*other, commit, first.port()),
+        };
+        let expected =
+            format!("rlock {version} ({own}) here, {version} ({others}) at 127.0.0.1:{port}");
+        assert_eq!(builds["found"], expected);
+    }
 }

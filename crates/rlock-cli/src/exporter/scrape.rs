@@ -1,4 +1,4 @@
-//! What one look at the servers shows.
+//! Asks the servers for their metrics.
 
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
@@ -11,50 +11,50 @@ use crate::address::Address;
 use crate::failure::{Code, Failure};
 use crate::output::Output;
 
-/// How long an unreachable master is waited for. Prometheus waits 10 s for all.
-const PATIENCE: Duration = Duration::from_secs(3);
-/// When the whole look ends, whatever happens.
-const LIMIT: Duration = Duration::from_secs(8);
-/// How many may look at a time, so that a crowd of scrapes is no load.
-const LOOKS_MAX: usize = 4;
+/// How long to wait for an unreachable master. Prometheus waits 10 s for all.
+const RETRY_TIMEOUT: Duration = Duration::from_secs(3);
+/// The limit for a whole scrape.
+const SCRAPE_LIMIT: Duration = Duration::from_secs(8);
+/// How many scrapes may run at a time, so that many do not load the servers.
+const SCRAPES_MAX: usize = 4;
 
-/// Looks at the servers whenever it is asked to.
-pub(super) struct Looker {
+/// Scrapes the servers on demand.
+pub(super) struct Scraper {
     address: Address,
     locks: u16,
     /// None until a server has been reached.
     client: Mutex<Option<Client>>,
     free: Semaphore,
     output: Output,
-    /// Why the last look did not show all of a master, by its address. It was
-    /// said when it began.
-    said: std::sync::Mutex<BTreeMap<String, String>>,
+    /// Why the last scrape of a master was incomplete, by the master's address.
+    /// Each failure is reported once.
+    reported: std::sync::Mutex<BTreeMap<String, String>>,
 }
 
-/// What the servers have shown.
-pub(super) struct Looks {
+/// The result of a scrape.
+pub(super) struct Scrape {
     pub(super) masters: Vec<Master>,
     pub(super) took: Duration,
 }
 
-/// What one master has shown; nothing if it is unreachable.
+/// The metrics of one master; empty if it is unreachable.
 pub(super) struct Master {
     pub(super) address: String,
     pub(super) counters: Option<Counters>,
     pub(super) locks: Vec<Contended>,
-    /// Why it did not show all.
-    trouble: Option<Failure>,
+    /// Why they are incomplete.
+    failure: Option<Failure>,
 }
 
-impl Looker {
-    /// An unreachable server now is looked for again later. An address that
-    /// cannot be read is an error.
+impl Scraper {
+    /// An unreachable server is not an error: each scrape tries again. An
+    /// invalid address is an error.
     pub(super) async fn start(
         address: &Address,
         locks: u16,
         output: Output,
     ) -> Result<Self, Failure> {
-        let client = match address.impatient(PATIENCE).await {
+        let client = match address.questioner_with(RETRY_TIMEOUT).await {
             Ok(client) => Some(client),
             Err(failure) if failure.code == Code::Usage => return Err(failure),
             Err(_) => None,
@@ -63,20 +63,21 @@ impl Looker {
             address: address.clone(),
             locks,
             client: Mutex::new(client),
-            free: Semaphore::new(LOOKS_MAX),
+            free: Semaphore::new(SCRAPES_MAX),
             output,
-            said: std::sync::Mutex::default(),
+            reported: std::sync::Mutex::default(),
         })
     }
 
-    /// Looks at all masters; none if too many are looking already.
-    pub(super) async fn look(&self) -> Option<Looks> {
+    /// Scrapes all masters. None if too many scrapes are running.
+    pub(super) async fn scrape(&self) -> Option<Scrape> {
         let _permit = self.free.try_acquire().ok()?;
         let began = Instant::now();
-        let masters = tokio::time::timeout(LIMIT, self.masters()).await;
-        let masters = masters.unwrap_or_else(|_| self.away(self.address.silent(LIMIT)));
-        self.say_changes(&masters);
-        Some(Looks {
+        let masters = tokio::time::timeout(SCRAPE_LIMIT, self.masters()).await;
+        let masters =
+            masters.unwrap_or_else(|_| self.unreachable(self.address.silent(SCRAPE_LIMIT)));
+        self.report_changes(&masters);
+        Some(Scrape {
             masters,
             took: began.elapsed(),
         })
@@ -85,7 +86,7 @@ impl Looker {
     async fn masters(&self) -> Vec<Master> {
         let client = match self.client().await {
             Ok(client) => client,
-            Err(failure) => return self.away(failure),
+            Err(failure) => return self.unreachable(failure),
         };
         let lists = async {
             match self.locks {
@@ -98,7 +99,7 @@ impl Looker {
         let masters = counters.into_iter().map(|master| {
             let list = lists.iter_mut().find(|it| it.address == master.address);
             let list = list.map(|list| list.answer.as_mut().map(std::mem::take));
-            let trouble = match (&master.answer, &list) {
+            let failure = match (&master.answer, &list) {
                 (Err(error), _) => Some(down(&master.address, self.address.failure(error))),
                 (Ok(_), Some(Err(error))) => {
                     let what = format!("no contended locks of {}", master.address);
@@ -110,45 +111,45 @@ impl Looker {
                 address: master.address,
                 counters: master.answer.ok(),
                 locks: list.and_then(Result::ok).unwrap_or_default(),
-                trouble,
+                failure,
             }
         });
         masters.collect()
     }
 
-    /// The client, which connects now if it could not before.
+    /// The client. It connects now if it could not before.
     async fn client(&self) -> Result<Client, Failure> {
         let mut client = self.client.lock().await;
         if let Some(client) = &*client {
             return Ok(client.clone());
         }
-        let connected = self.address.impatient(PATIENCE).await?;
+        let connected = self.address.questioner_with(RETRY_TIMEOUT).await?;
         Ok(client.insert(connected).clone())
     }
 
-    /// None of them can be reached.
-    fn away(&self, why: Failure) -> Vec<Master> {
+    /// No master can be reached.
+    fn unreachable(&self, failure: Failure) -> Vec<Master> {
         let address = self.address.label();
         vec![Master {
-            trouble: Some(down(&address, why)),
+            failure: Some(down(&address, failure)),
             address,
             counters: None,
             locks: Vec::new(),
         }]
     }
 
-    /// Says why a master does not show all, once, and when it does again.
-    fn say_changes(&self, masters: &[Master]) {
-        let troubles = masters.iter().filter_map(|master| {
-            let trouble = master.trouble.as_ref()?;
-            Some((master.address.clone(), trouble.message.clone()))
+    /// Reports new failures of masters, and their ends.
+    fn report_changes(&self, masters: &[Master]) {
+        let failures = masters.iter().filter_map(|master| {
+            let failure = master.failure.as_ref()?;
+            Some((master.address.clone(), failure.message.clone()))
         });
-        let troubles: BTreeMap<_, _> = troubles.collect();
-        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        let failures: BTreeMap<_, _> = failures.collect();
+        let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
         for master in masters {
-            let (now, before) = (troubles.get(&master.address), said.get(&master.address));
-            match &master.trouble {
-                Some(trouble) if now != before => self.output.failure(trouble),
+            let (now, before) = (failures.get(&master.address), reported.get(&master.address));
+            match &master.failure {
+                Some(failure) if now != before => self.output.failure(failure),
                 None if before.is_some() => {
                     let words = format!("rlock: the server at {} answers again", master.address);
                     self.output.say(&words);
@@ -156,15 +157,15 @@ impl Looker {
                 _ => {}
             }
         }
-        *said = troubles;
+        *reported = failures;
     }
 }
 
-fn down(master: &str, why: Failure) -> Failure {
-    because(&format!("rlock_up of {master} is 0"), why)
+fn down(master: &str, failure: Failure) -> Failure {
+    because(&format!("rlock_up of {master} is 0"), failure)
 }
 
-fn because(what: &str, why: Failure) -> Failure {
-    let message = format!("{what}: {}", why.message);
-    Failure { message, ..why }
+fn because(what: &str, failure: Failure) -> Failure {
+    let message = format!("{what}: {}", failure.message);
+    Failure { message, ..failure }
 }
