@@ -277,7 +277,7 @@ impl Error {
     #[must_use]
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::Connect(failure) => failure.may_pass(),
+            Self::Connect(failure) => failure.is_transient(),
             Self::Unavailable { .. }
             | Self::NotReplicated { .. }
             | Self::QueueFull(_)
@@ -386,7 +386,7 @@ pub enum Failure {
 
 impl Failure {
     /// Whether a connection may succeed later without a change.
-    pub fn may_pass(&self) -> bool {
+    pub fn is_transient(&self) -> bool {
         match self {
             Self::Io(_) | Self::TimedOut(_) => true,
             Self::Server(error) => matches!(
@@ -394,7 +394,7 @@ impl Failure {
                 Fault::Transient(_) | Fault::Moved(_)
             ),
             Self::Protocol(_) | Self::Setup(_) | Self::Certificate(_) => false,
-            Self::NoneOf { failures, .. } => failures.iter().all(|(_, it)| it.may_pass()),
+            Self::NoneOf { failures, .. } => failures.iter().all(|(_, it)| it.is_transient()),
         }
     }
 

@@ -123,7 +123,7 @@ impl Endpoint {
     }
 
     /// Records that the routes may be wrong.
-    pub(super) fn suspect_routes(&mut self, now: Instant) {
+    pub(super) fn mark_routes_stale(&mut self, now: Instant) {
         let Some(cluster) = self.as_cluster() else {
             return;
         };
@@ -143,7 +143,7 @@ impl Endpoint {
             return;
         }
         if error.code == "CLUSTERDOWN" {
-            self.suspect_routes(now);
+            self.mark_routes_stale(now);
         }
         if let Some(redirect) = topology::redirect(error)
             && !redirect.is_once
@@ -152,9 +152,9 @@ impl Endpoint {
             let slot = redirect.slot;
             self.engine
                 .handle(now, engine::Event::SlotMoved { slot, node });
-            self.questions_go_on(now);
-            self.watches_go_on(now);
-            self.suspect_routes(now);
+            self.resume_questions(now);
+            self.resume_watches(now);
+            self.mark_routes_stale(now);
         }
     }
 
@@ -271,7 +271,7 @@ impl Endpoint {
         if !is_main {
             self.give_up(now, id, silent());
         }
-        self.refresh_goes_on(now);
+        self.continue_refresh(now);
     }
 
     /// A server that was asked does not answer.
@@ -289,11 +289,11 @@ impl Endpoint {
         refresh.asked.retain(|(asked, _)| *asked != id);
         if refresh.asked.len() < count {
             refresh.failures.push((address, failure));
-            self.refresh_goes_on(now);
+            self.continue_refresh(now);
         }
     }
 
-    fn refresh_goes_on(&mut self, now: Instant) {
+    fn continue_refresh(&mut self, now: Instant) {
         let refresh = self.as_cluster().and_then(|it| it.refresh.as_ref());
         if refresh.is_some_and(|refresh| refresh.asked.is_empty()) {
             self.refresh_further(now);
@@ -347,8 +347,8 @@ impl Endpoint {
         match found {
             Ok((_, routes)) => {
                 self.engine.handle(now, engine::Event::Routes(routes));
-                self.questions_go_on(now);
-                self.watches_go_on(now);
+                self.resume_questions(now);
+                self.resume_watches(now);
                 self.start_at_nodes(now);
             }
             Err(failure) => {
@@ -372,7 +372,7 @@ impl Endpoint {
                     let asked = connections.get(id);
                     asked.is_some_and(|asked| asked.purpose == Purpose::Slots)
                 });
-                self.refresh_goes_on(now);
+                self.continue_refresh(now);
             }
             None if next <= now => self.refresh_slots(now),
             Some(_) | None => {}

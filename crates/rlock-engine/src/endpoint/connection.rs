@@ -437,12 +437,12 @@ impl Endpoint {
             What::Slots(refresh) => self.slots_reply(now, id, refresh, frame),
             what => {
                 let outcome = connection.greeted(&what, frame);
-                self.greeting_goes_on(now, id, outcome);
+                self.continue_greeting(now, id, outcome);
             }
         }
     }
 
-    fn greeting_goes_on(&mut self, now: Instant, id: ConnectionId, outcome: Result<(), Failure>) {
+    fn continue_greeting(&mut self, now: Instant, id: ConnectionId, outcome: Result<(), Failure>) {
         let left = self.connections.get(&id).map(|it| it.expected.len());
         match (outcome, left) {
             (Err(failure), _) => self.give_up(now, id, failure),
@@ -497,7 +497,7 @@ impl Endpoint {
                 match front.map(|it| &it.what) {
                     Some(What::Subscribed) => {
                         connection.expected.pop_front();
-                        self.greeting_goes_on(now, id, Ok(()));
+                        self.continue_greeting(now, id, Ok(()));
                     }
                     Some(What::Watched(_)) => {
                         connection.expected.pop_front();

@@ -80,7 +80,7 @@ pub(super) struct Start {
 impl Outage {
     /// Whether the user should see this failure too; records that it was shown.
     pub(super) fn is_news(&mut self, failure: &Failure) -> bool {
-        let (is_news, known) = match (&self, failure.may_pass()) {
+        let (is_news, known) = match (&self, failure.is_transient()) {
             (Self::Unreported, true) => (true, Self::Transient),
             (Self::Unreported | Self::Transient, false) => (true, Self::Permanent),
             _ => return false,
@@ -181,8 +181,8 @@ impl Endpoint {
             is_predecessor_gone,
         };
         self.engine.handle(now, up);
-        self.questions_go_on(now);
-        self.watches_go_on(now);
+        self.resume_questions(now);
+        self.resume_watches(now);
         if matches!(self.source, Source::Sentinels(_)) {
             self.ask_sentinels_later(now);
         }
@@ -250,7 +250,7 @@ impl Endpoint {
         self.main_connections.entry(node).or_default().failure = Some(failure.clone());
         self.questions_fail_at(node, &failure);
         if self.is_cluster() {
-            self.suspect_routes(now);
+            self.mark_routes_stale(now);
             // Before the slots are known, no other server can be asked.
             let routes = self.engine.routes();
             if !routes.has(node) && !routes.nodes().is_empty() {
@@ -260,11 +260,11 @@ impl Endpoint {
                 let is_left = true;
                 self.engine
                     .handle(now, engine::Event::ConnectionDown { node, is_left });
-                return self.start_goes_on(now, node, failure);
+                return self.continue_start(now, node, failure);
             }
         }
         self.pause_main_connection(now, node);
-        self.start_goes_on(now, node, failure);
+        self.continue_start(now, node, failure);
     }
 
     /// Whether the user should see this failure of a server.
@@ -394,7 +394,7 @@ impl Endpoint {
         }
     }
 
-    fn start_goes_on(&mut self, now: Instant, node: Node, failure: Failure) {
+    fn continue_start(&mut self, now: Instant, node: Node, failure: Failure) {
         let address = self.address(node);
         let is_cluster = self.is_cluster();
         // Servers that failed before are retried meanwhile.

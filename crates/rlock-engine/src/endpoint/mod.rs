@@ -556,7 +556,7 @@ impl Endpoint {
             Timer::Sentinels => self.sentinels_are_due(now),
             Timer::Cluster => self.cluster_is_due(now),
             Timer::Question(call) => self.question_is_due(now, call),
-            Timer::Watches => self.paused_watches_go_on(now),
+            Timer::Watches => self.resume_paused_watches(now),
         }
     }
 

@@ -230,7 +230,7 @@ impl Endpoint {
     }
 
     /// Subscribes where there is a new connection, or where the key has moved.
-    pub(super) fn watches_go_on(&mut self, now: Instant) {
+    pub(super) fn resume_watches(&mut self, now: Instant) {
         let routes = self.engine.routes();
         let is_selected = |(key, watch): &(&Arc<[u8]>, &Watch)| match watch.stage {
             Stage::Link => true,
@@ -246,7 +246,7 @@ impl Endpoint {
 
     /// Retries the watches whose pause is over. It skips the others, because
     /// thousands may be at a server that is loading its data.
-    pub(super) fn paused_watches_go_on(&mut self, now: Instant) {
+    pub(super) fn resume_paused_watches(&mut self, now: Instant) {
         while let Some((until, key)) = self.paused_watches.pop_first() {
             if until > now {
                 self.paused_watches.insert((until, key));
@@ -424,7 +424,7 @@ impl Endpoint {
             if let Some(watch) = watch.filter(|watch| watch.main == Some(main)) {
                 watch.main = None;
                 self.watch_later(now, &key);
-                self.suspect_routes(now);
+                self.mark_routes_stale(now);
             }
         }
     }

@@ -124,7 +124,7 @@ impl Endpoint {
     }
 
     /// Asks the questions that waited for a connection.
-    pub(super) fn questions_go_on(&mut self, now: Instant) {
+    pub(super) fn resume_questions(&mut self, now: Instant) {
         let waiting = self.questions.iter();
         let waiting = waiting.filter(|(_, it)| matches!(it.stage, Stage::Link(_)));
         let waiting: Vec<Id> = waiting.map(|(call, _)| *call).collect();

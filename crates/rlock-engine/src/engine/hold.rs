@@ -247,7 +247,7 @@ impl Engine {
         };
         let upgrades = ask.is_exclusive() && !hold.ask.is_exclusive();
         let same = hold.has_fence(grant.fence) || (upgrades && grant.fence > hold.proof.fence());
-        if !same || !self.prolong(now, id, grant) {
+        if !same || !self.extend_validity(now, id, grant) {
             return false;
         }
         let Some(hold) = self.holds.get_mut(&id) else {
@@ -331,7 +331,7 @@ impl Engine {
     ///
     /// The answer to a later request may have come first. The later lease counts,
     /// even if it is shorter, like the last one before `max_hold`.
-    pub(super) fn prolong(&mut self, now: Instant, id: Id, grant: Grant) -> bool {
+    pub(super) fn extend_validity(&mut self, now: Instant, id: Id, grant: Grant) -> bool {
         let Some(hold) = self.holds.get_mut(&id) else {
             return false;
         };

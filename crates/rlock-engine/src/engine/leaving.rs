@@ -193,11 +193,11 @@ impl Leaving {
             Input::Due if at.work.is_awaited => {
                 let error = at.work.unavailable(at.now);
                 at.work.resolve(at.engine, Outcome::Failed(error));
-                self.go_on_in_background(at)
+                self.continue_in_background(at)
             }
             // The server has ended it by itself.
             Input::Due => self.end(at.engine, Outcome::Done),
-            Input::Abandoned => self.go_on_in_background(at),
+            Input::Abandoned => self.continue_in_background(at),
             Input::Notified(_) => Next::Stay,
         }
     }
@@ -295,7 +295,7 @@ impl Leaving {
 
     /// The caller is gone. The work continues in the background until the lease
     /// ends.
-    fn go_on_in_background(&mut self, at: &mut Context<'_>) -> Next {
+    fn continue_in_background(&mut self, at: &mut Context<'_>) -> Next {
         self.leave(at.engine);
         let Some(hold) = at.engine.holds.get(&self.hold) else {
             return Next::End(Outcome::Done);

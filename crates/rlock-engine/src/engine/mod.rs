@@ -226,7 +226,7 @@ impl Engine {
             Event::Tick => {}
         }
         self.pass_turns(now);
-        self.do_what_is_due(now);
+        self.run_due(now);
     }
 
     /// The next action; none until the next event.
@@ -269,7 +269,7 @@ impl Engine {
             && self.nodes.values().all(NodeState::is_unused)
     }
 
-    fn do_what_is_due(&mut self, now: Instant) {
+    fn run_due(&mut self, now: Instant) {
         while let Some((due, timer)) = self.timers.first().copied() {
             if due > now {
                 return;
@@ -319,8 +319,8 @@ impl Engine {
         let node = sent.node;
         // A refusal also shows that the connection is alive. A reply by another
         // connection does not.
-        let came_by_it = self.connection(node).is(sent.connection) && !sent.is_separate;
-        if came_by_it && !matches!(result, Err(Fault::Broken(_))) {
+        let is_current = self.connection(node).is(sent.connection) && !sent.is_separate;
+        if is_current && !matches!(result, Err(Fault::Broken(_))) {
             let known_good = self.node_state(node).known_good.max(sent.sent);
             self.mark_alive(node, known_good, now);
         }

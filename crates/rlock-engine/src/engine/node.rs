@@ -179,7 +179,7 @@ impl Engine {
         self.metrics.reconnects += u64::from(is_again);
         self.mark_alive(node, now, now);
         self.check_all(now, node);
-        self.go_on(now, node);
+        self.resume(now, node);
         self.keep_heartbeat(now, node);
     }
 
@@ -202,7 +202,7 @@ impl Engine {
         }
         self.connection_lost(now, node);
         if is_left {
-            self.go_on(now, node);
+            self.resume(now, node);
         }
         if is_left && is_needed {
             self.connect_if_idle(node);

@@ -268,7 +268,7 @@ impl Engine {
             return;
         }
         match (work.progress.stage, &mut work.task) {
-            (Stage::Queued(_), _) => self.tell(now, id, Input::Notified(end)),
+            (Stage::Queued(_), _) => self.advance_with(now, id, Input::Notified(end)),
             (Stage::Asked(_), Task::Call(call)) => call.early_notice = Some(end),
             _ => {}
         }

@@ -340,7 +340,7 @@ impl Engine {
             lease,
             connection: sent.connection,
         };
-        if !self.prolong(now, id, grant) {
+        if !self.extend_validity(now, id, grant) {
             return false;
         }
         self.schedule_after(now, id, sent.sent, lease);
@@ -634,8 +634,9 @@ impl Extension {
             Some(raise) => (hold.proof.fence() >= raise, self.lease / 20),
             None => (true, Duration::ZERO),
         };
-        let is_told = self.value.is_none();
-        if is_raised && is_told && hold.lease_end + late >= validity_end(now, self.lease) {
+        let publishes_nothing = self.value.is_none();
+        if is_raised && publishes_nothing && hold.lease_end + late >= validity_end(now, self.lease)
+        {
             return Next::End(Outcome::Done);
         }
         hold.raised = hold.raised.max(self.raise);

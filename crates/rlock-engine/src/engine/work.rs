@@ -262,26 +262,26 @@ impl Engine {
             claim.queue.push_back(progress.id);
         }
         self.node_state(progress.node).works.insert(progress.id);
-        self.go_on_with(now, Box::new(work), Next::Ask);
+        self.run_steps(now, Box::new(work), Next::Ask);
     }
 
     /// Continues a work that waits for its turn, a connection, or a pause.
     pub(super) fn advance(&mut self, now: Instant, id: Id) {
         if let Some(work) = self.works.remove(&id) {
-            self.go_on_with(now, work, Next::Ask);
+            self.run_steps(now, work, Next::Ask);
         }
     }
 
     /// Gives an event to a work.
-    pub(super) fn tell(&mut self, now: Instant, id: Id, input: Input) {
+    pub(super) fn advance_with(&mut self, now: Instant, id: Id, input: Input) {
         if let Some(mut work) = self.works.remove(&id) {
             let next = work.on(self, now, input);
-            self.go_on_with(now, work, next);
+            self.run_steps(now, work, next);
         }
     }
 
     /// Carries out the steps of a work until it has to wait or is over.
-    fn go_on_with(&mut self, now: Instant, mut work: Box<Work>, mut next: Next) {
+    fn run_steps(&mut self, now: Instant, mut work: Box<Work>, mut next: Next) {
         work.progress.stage = loop {
             let (id, node) = (work.progress.id, work.progress.node);
             next = match next {
@@ -419,7 +419,7 @@ impl Engine {
         let work = self.works.get(&id);
         // If it was abandoned, clean-up waits behind this request.
         if work.is_some_and(|work| work.progress.stage == Stage::Asked(request)) {
-            self.tell(now, id, Input::Reply(sent, result));
+            self.advance_with(now, id, Input::Reply(sent, result));
         }
     }
 
@@ -431,7 +431,7 @@ impl Engine {
         let is_over = work.progress.deadline.is_some_and(|last| last <= now);
         match work.progress.stage {
             Stage::Pause(_) if !is_over => self.advance(now, id),
-            _ => self.tell(now, id, Input::Due),
+            _ => self.advance_with(now, id, Input::Due),
         }
     }
 
@@ -439,12 +439,12 @@ impl Engine {
     pub(super) fn abandon(&mut self, now: Instant, id: Id) {
         if let Some(work) = self.works.get_mut(&id) {
             work.progress.is_awaited = false;
-            self.tell(now, id, Input::Abandoned);
+            self.advance_with(now, id, Input::Abandoned);
         }
     }
 
     /// Continues all works that wait for that connection, in order.
-    pub(super) fn go_on(&mut self, now: Instant, node: Node) {
+    pub(super) fn resume(&mut self, now: Instant, node: Node) {
         self.advance_all(now, node, |stage| stage == Stage::Connection);
     }
 

@@ -194,7 +194,7 @@ impl Decoder {
                     None
                 }
             };
-            if let Some(frame) = self.enclose(whole) {
+            if let Some(frame) = self.nest(whole) {
                 (self.bytes, self.elements) = (0, 0);
                 return Ok(Some(frame));
             }
@@ -224,7 +224,7 @@ impl Decoder {
     /// Adds a complete frame to the list that it is in, and each list that is
     /// complete then to the list around it. Returns the outermost frame if it is
     /// complete.
-    fn enclose(&mut self, mut whole: Option<Frame>) -> Option<Frame> {
+    fn nest(&mut self, mut whole: Option<Frame>) -> Option<Frame> {
         loop {
             let Some(list) = self.open.last_mut() else {
                 return whole;
