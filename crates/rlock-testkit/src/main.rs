@@ -210,17 +210,17 @@ fn servers<'a>(servers: impl IntoIterator<Item = &'a Server>) -> Vec<Value> {
 /// Prints the addresses, and waits until standard input closes or a signal ends this program.
 fn until_end(mut signals: Signals, addresses: Value) {
     println!("{addresses}");
-    let (tell, ended) = channel();
+    let (ended_sender, ended) = channel();
     std::thread::spawn({
-        let tell = tell.clone();
+        let ended_sender = ended_sender.clone();
         move || {
             let _ = std::io::stdin().lock().read_to_end(&mut Vec::new());
-            let _ = tell.send(());
+            let _ = ended_sender.send(());
         }
     });
     std::thread::spawn(move || {
         signals.wait();
-        let _ = tell.send(());
+        let _ = ended_sender.send(());
     });
     let _ = ended.recv();
 }

@@ -4,7 +4,7 @@ use rlock_core::{AcquireOptions, Fence, Mode, Name, Renewal, Request, Timestamp,
 
 use crate::core::{
     driver::text,
-    foreign::{name, poison},
+    foreign::{far_fence, name},
     messages::{Ask, Reply, value_text},
     model::{Renewed, Via},
     operation::{Asked, CHANNELS, Foreign, OWNERS, Operation, Pass, Raise, SETS, USERS, Under},
@@ -57,8 +57,8 @@ impl Pair {
             }
             Operation::Restart { ms } => self.restart(ms),
             Operation::Foreign { change, settled } => {
-                if let Foreign::Poison { ahead_ms, .. } = change {
-                    let fence = poison(self.model.now, ahead_ms);
+                if let Foreign::FarFence { ahead_ms, .. } = change {
+                    let fence = far_fence(self.model.now, ahead_ms);
                     self.fences.extend(Fence::new(fence).map(|it| (fence, it)));
                 }
                 self.driver.change(change);
@@ -70,7 +70,7 @@ impl Pair {
                 self.settled = settled;
                 NOTHING
             }
-            Operation::Pass { time, punctual } => self.pass(time, punctual),
+            Operation::Pass { time, timer_fires } => self.pass(time, timer_fires),
         }
     }
 
@@ -213,7 +213,7 @@ impl Pair {
                 .holder(owner)
                 .and_then(|it| it.fence),
             Under::Recent(recent) => self.granted.get(recent).map(|it| it.fence),
-            Under::Nobodys => None,
+            Under::NoHold => None,
         };
         let both = expected.and_then(|it| Some((self.fence(it)?, it)));
         both.unwrap_or((Fence::new(3).expect("it is in range"), 3))
@@ -343,7 +343,7 @@ impl Pair {
         NOTHING
     }
 
-    fn pass(&mut self, time: Pass, punctual: bool) -> (Reply<Fence>, Reply<u64>) {
+    fn pass(&mut self, time: Pass, timer_fires: bool) -> (Reply<Fence>, Reply<u64>) {
         let now = self.model.now;
         let next = self.model.next_turn();
         let to = match time {
@@ -352,7 +352,7 @@ impl Pair {
             Pass::PastNextEnd => next.unwrap_or(now),
         };
         let until = Timestamp::from_millis(to);
-        if punctual {
+        if timer_fires {
             self.driver.advance(until);
             self.model.advance(to);
             self.settled = true;

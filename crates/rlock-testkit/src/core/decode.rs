@@ -147,7 +147,7 @@ impl Operation {
                     2 => Pass::ToNextEnd,
                     _ => Pass::PastNextEnd,
                 },
-                punctual: d % 4 < 3,
+                timer_fires: d % 4 < 3,
             },
         }
     }
@@ -192,7 +192,7 @@ impl Raise {
 impl Under {
     const fn decode(what: usize) -> Option<Self> {
         match what % 8 {
-            0 => Some(Self::Nobodys),
+            0 => Some(Self::NoHold),
             1 => Some(Self::Its),
             2 => Some(Self::Recent(what / 8 % 4)),
             _ => None,
@@ -210,7 +210,7 @@ impl Foreign {
             9..=11 => Self::Take { key, owner, ms },
             12..=15 => Self::DropCount { key, owner },
             16 | 17 => Self::Rename { from: key % 2 },
-            18 => Self::Poison {
+            18 => Self::FarFence {
                 key,
                 ahead_ms: ms * 1000,
             },

@@ -57,8 +57,8 @@ impl Driver {
                 self.store.rename(now, name(from), name(1 - from));
                 self.locks.settle_later(name(1 - from));
             }
-            Foreign::Poison { key, ahead_ms } => {
-                let fence = poison(now.millis(), ahead_ms).to_string();
+            Foreign::FarFence { key, ahead_ms } => {
+                let fence = far_fence(now.millis(), ahead_ms).to_string();
                 self.store.set_field(now, name(key), codec::FENCE, &fence);
             }
             Foreign::Value { key, value } => {
@@ -92,7 +92,7 @@ impl Foreign {
             | Self::Take { key, .. }
             | Self::DropCount { key, .. }
             | Self::Rename { from: key }
-            | Self::Poison { key, .. }
+            | Self::FarFence { key, .. }
             | Self::Value { key, .. } => Some(key),
             Self::Flush { .. } => None,
         }
@@ -136,8 +136,8 @@ impl Model {
                     self.locks[1 - from].data = data;
                 }
             }
-            Foreign::Poison { key, ahead_ms } => {
-                self.locks[key].data.poison(poison(now, ahead_ms));
+            Foreign::FarFence { key, ahead_ms } => {
+                self.locks[key].data.set_far_fence(far_fence(now, ahead_ms));
             }
             Foreign::Value { key, value } => {
                 let data = &mut self.locks[key].data;
@@ -162,7 +162,7 @@ impl Model {
 
 /// A fence that somebody writes: ahead of the clock by an odd number, so that it
 /// cannot be a granted one.
-pub fn poison(now: u64, ahead_ms: u32) -> u64 {
+pub fn far_fence(now: u64, ahead_ms: u32) -> u64 {
     (now + u64::from(ahead_ms)) * 1000 + 789
 }
 
@@ -191,7 +191,7 @@ impl Data {
         }
     }
 
-    fn poison(&mut self, fence: u64) {
+    fn set_far_fence(&mut self, fence: u64) {
         self.be_a_key();
         if let Self::Hash(hash) = self {
             hash.fence = Some(fence);

@@ -126,7 +126,7 @@ pub enum Operation {
     Pass {
         time: Pass,
         /// Whether the timer fires in between, or the server is too busy.
-        punctual: bool,
+        timer_fires: bool,
     },
 }
 
@@ -167,7 +167,7 @@ pub enum Under {
     /// The fence of a recent grant.
     Recent(usize),
     /// A fence without a hold.
-    Nobodys,
+    NoHold,
 }
 
 /// The new fence to raise a fence to.
@@ -215,7 +215,7 @@ pub enum Foreign {
         from: usize,
     },
     /// A fence is written beside the existing fields.
-    Poison {
+    FarFence {
         key: usize,
         /// Its distance ahead of the clock.
         ahead_ms: u32,

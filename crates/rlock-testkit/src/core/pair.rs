@@ -251,7 +251,7 @@ impl Operation {
     /// The timer only.
     const TURN: Self = Self::Pass {
         time: Pass::Millis(0),
-        punctual: true,
+        timer_fires: true,
     };
 
     /// Whether several things happen, in no guaranteed order.

@@ -33,7 +33,7 @@ impl Pair {
             model_sent.retain(|it| !is_unlock(it, &together));
         }
         let answered = self.check_calls(reply, &sent);
-        self.tally(operation, reply, &sent);
+        self.count(operation, reply, &sent);
         let sent = in_order_of_keys(sent);
         let model_sent = in_order_of_keys(model_sent);
         for (sent, model_sent) in sent.iter().zip(&model_sent) {

@@ -15,7 +15,7 @@ use crate::core::{
 pub type Reached = BTreeMap<(&'static str, &'static str), u64>;
 
 impl Pair {
-    pub fn tally(&mut self, operation: Operation, reply: Reply<Fence>, sent: &[Sent<Fence>]) {
+    pub fn count(&mut self, operation: Operation, reply: Reply<Fence>, sent: &[Sent<Fence>]) {
         let own = (operation.name(), reply.name());
         let others = sent.iter().map(|it| ("others", it.name()));
         let sharded = sent.iter().filter(|it| it.is_sharded());

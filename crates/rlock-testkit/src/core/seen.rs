@@ -102,8 +102,8 @@ impl Pair {
         // The fence of a shared lock may be larger than all grants, because an
         // undelivered grant may have been undone. A fence that was set by hand
         // goes away with the next grant.
-        let taken_back = |it: Fence| Some(it) > fence && it.get() < Fence::MAX;
-        let fences = held.fence == fence || (held.shared && held.fence.is_some_and(taken_back));
+        let is_undone = |it: Fence| Some(it) > fence && it.get() < Fence::MAX;
+        let fences = held.fence == fence || (held.shared && held.fence.is_some_and(is_undone));
         let has = |it: &Holder| {
             let lives = held.live(now, &it.owner);
             lives.is_some_and(|other| {

@@ -84,7 +84,7 @@ pub struct Fault {
 
 /// A time in which some clients could not run.
 #[derive(Clone, Copy, Debug)]
-pub struct Standstill {
+pub struct Stall {
     pub begun: Moment,
     pub ended: Moment,
 }
@@ -106,7 +106,7 @@ pub struct History {
     pub calls: Vec<Call>,
     pub holds: Vec<Hold>,
     pub faults: Vec<Fault>,
-    pub standstills: Vec<Standstill>,
+    pub stalls: Vec<Stall>,
     /// The reports to the observers of the election.
     pub seen: Vec<Seen>,
     /// What was left at the end, but should not be.
@@ -122,7 +122,7 @@ impl Default for History {
             calls: Vec::new(),
             holds: Vec::new(),
             faults: Vec::new(),
-            standstills: Vec::new(),
+            stalls: Vec::new(),
             seen: Vec::new(),
             remains: Vec::new(),
             stopped: None,
@@ -149,10 +149,9 @@ impl History {
     }
 
     /// How long any client was paused between two moments.
-    pub fn stood_still(&self, from: Moment, to: Moment) -> u64 {
-        let overlap =
-            |still: &Standstill| still.ended.min(to).saturating_sub(still.begun.max(from));
-        self.standstills.iter().map(overlap).sum()
+    pub fn stalled(&self, from: Moment, to: Moment) -> u64 {
+        let overlap = |stall: &Stall| stall.ended.min(to).saturating_sub(stall.begun.max(from));
+        self.stalls.iter().map(overlap).sum()
     }
 
     /// The holds of each key, by the moment of their grant.

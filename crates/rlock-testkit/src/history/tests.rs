@@ -2,7 +2,7 @@
 //! forbidden event, and what it accepts.
 
 use super::checker::{Rule, check};
-use super::{Call, Fault, History, Hold, Loses, Moment, Seen, Standstill};
+use super::{Call, Fault, History, Hold, Loses, Moment, Seen, Stall};
 
 const SECOND: Moment = 1_000_000;
 
@@ -160,7 +160,7 @@ fn calls_that_end_too_late_or_never_are_found() {
     assert_eq!(rules(&made_up), [Rule::Bound]);
     // Nobody can answer a client that is paused.
     let (begun, ended) = (SECOND, 2 * SECOND);
-    made_up.standstills.push(Standstill { begun, ended });
+    made_up.stalls.push(Stall { begun, ended });
     assert_eq!(rules(&made_up), []);
     made_up.calls.push(call(None, 0, None));
     made_up.calls.push(call(Some(SECOND), 0, None));

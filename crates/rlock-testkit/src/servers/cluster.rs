@@ -53,7 +53,7 @@ impl Cluster {
             let range = format!("CLUSTER ADDSLOTSRANGE {} {}", slots.start(), slots.end());
             let _: () = cluster.admin(master).await.run(&range).await;
         }
-        cluster.introduce().await;
+        cluster.meet_all().await;
         for replica in masters..cluster.nodes.len() {
             let master = &cluster.nodes[(replica - masters) / replicas_per_master];
             let replicate = format!("CLUSTER REPLICATE {}", master.id);
@@ -70,7 +70,7 @@ impl Cluster {
         slot(start(master))..=slot(start(master + 1) - 1)
     }
 
-    async fn introduce(&self) {
+    async fn meet_all(&self) {
         let mut admin = self.admin(0).await;
         for other in &self.nodes[1..] {
             let bus: (String, u16) = other

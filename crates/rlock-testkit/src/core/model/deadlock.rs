@@ -39,11 +39,11 @@ impl Model {
         let owners = waiting.iter().map(|it| it.owner.as_str());
         let mut stuck: Vec<_> = owners.filter(|it| !free.contains(it)).collect();
         loop {
-            let goes_on = |owner: &&str| {
+            let can_continue = |owner: &&str| {
                 let mut own = waiting.iter().filter(|it| it.owner == **owner);
                 !own.any(|it| self.is_blocked(it, waiting, &stuck))
             };
-            let Some(gone) = stuck.iter().copied().find(goes_on) else {
+            let Some(gone) = stuck.iter().copied().find(can_continue) else {
                 return stuck;
             };
             stuck.retain(|it| *it != gone);
