@@ -80,7 +80,7 @@ struct One {
 
 fn main() -> ExitCode {
     let kind = Cli::parse().kind;
-    // Before any start, so that nothing is left whenever a signal ends this program.
+    // Before any start, so that a signal that ends this program leaves nothing behind.
     let signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM]);
     kind.run(signals.expect("signals can be waited for"))
         .unwrap_or_else(|error| {
@@ -232,14 +232,14 @@ fn run(mut command: Command, mut signals: Signals) -> ExitCode {
         Err(error) => {
             let program = command.get_program().display();
             eprintln!("rlock-testserver: {program} cannot be started: {error}");
-            // As a shell reports it.
+            // The exit code of a shell in this case.
             return ExitCode::from(127);
         }
     };
     let process = child.id();
     std::thread::spawn(move || {
         for signal in &mut signals {
-            // A signal from a terminal reaches both.
+            // A signal from a terminal reaches this program and the command.
             if signal == SIGTERM {
                 rlock_testkit::signal::send(process, "TERM");
             } else if signal == SIGHUP {

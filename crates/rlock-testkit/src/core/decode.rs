@@ -57,19 +57,18 @@ fn value(what: usize) -> Option<&'static str> {
 }
 
 impl Operation {
-    /// Total: any eight bytes are an operation, and zeros are a plain one, so
-    /// that shrinking ends in readable operations.
+    /// All eight-byte inputs decode to an operation. Zeros decode to a simple
+    /// one, so that shrinking ends in readable operations.
     pub fn decode(bytes: [u8; 8]) -> Self {
         Self::decode_with(&MODES, bytes)
     }
 
-    /// The same, with mostly permits.
+    /// Decodes an operation, with mostly permits.
     pub fn decode_of_permits(bytes: [u8; 8]) -> Self {
         Self::decode_with(&OF_PERMITS, bytes)
     }
 
-    /// One table, even though it is long, so that all shares are visible
-    /// together.
+    /// One long table, so that all shares are visible together.
     fn decode_with(modes: &[Mode; 8], bytes: [u8; 8]) -> Self {
         let [what, a, b, c, d, e, f, g] = bytes.map(usize::from);
         let key = [0, 0, 0, 1, 1, 2, 2, 3][a % 8];

@@ -1,5 +1,4 @@
-//! Changes of keys by others, made in the driver's keyspace and in the naive
-//! model, each in its own way.
+//! Changes of keys by other clients, made separately in the driver's keyspace and in the naive model.
 
 use rlock_core::{Name, codec};
 
@@ -17,8 +16,7 @@ pub fn name(key: usize) -> Name<'static> {
 }
 
 impl Driver {
-    /// Changes a key behind the module's back; the server's event about it only
-    /// settles the lock later.
+    /// Changes a key without the module; the server's key event settles the lock later.
     pub fn change(&mut self, change: Foreign) {
         let now = self.now;
         match change {
@@ -160,8 +158,7 @@ impl Model {
     }
 }
 
-/// A fence that somebody writes: ahead of the clock by an odd number, so that it
-/// cannot be a granted one.
+/// A fence that another client writes: ahead of the clock by an odd number, so that it cannot be a granted fence.
 pub fn far_fence(now: u64, ahead_ms: u32) -> u64 {
     (now + u64::from(ahead_ms)) * 1000 + 789
 }

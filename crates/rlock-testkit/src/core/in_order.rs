@@ -16,9 +16,8 @@ impl<F> Sent<F> {
     }
 }
 
-/// Locks are independent, so the order matters only within each lock. Holds lost
-/// together have no order. An owner that waited without success, or listens on
-/// the unlock channel, receives nothing else.
+/// Locks are independent, so the order matters only within each lock. Holds lost together have no order. An owner whose
+/// wait has ended, or that listens on the unlock channel, receives nothing else.
 pub fn in_order_of_keys<F>(mut sent: Vec<Sent<F>>) -> Vec<Sent<F>> {
     sent.sort_by_cached_key(|it| {
         let (order, whom) = match it {

@@ -1,5 +1,5 @@
-//! Coverage: how often each kind of operation had each kind of outcome. A walk
-//! that reaches nothing would prove nothing.
+//! Coverage: how often each kind of operation had each kind of outcome. Without
+//! it, a walk that reaches nothing would seem to pass.
 
 use std::collections::BTreeMap;
 

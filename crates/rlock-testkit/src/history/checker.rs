@@ -1,9 +1,9 @@
-//! Reads a history and finds forbidden events.
+//! Finds forbidden events in a history.
 //!
 //! Guards of two owners may appear valid at the same moment only where no guarantee applies: an operator ended the
 //! first hold, a server lost its data, or a master that alone knew of the first grant died (or was paused). Then the
-//! first owner must learn of the loss within its lease, and the second must have the larger fence. A grant that
-//! replicas have acknowledged is no such exception in a failover.
+//! first owner must learn of the loss within its lease, and the second must have the larger fence. A failover is no
+//! exception for a grant that replicas have acknowledged.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -16,7 +16,7 @@ const SETTLED: u64 = 4_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rule {
-    /// Only one owner at a time considers an exclusive lock held.
+    /// Only one owner at a time sees an exclusive lock as held.
     Exclusion,
     /// The later grant has the larger fence.
     Fences,
@@ -28,7 +28,7 @@ pub enum Rule {
     Told,
     /// Nothing is left at the end.
     Remains,
-    /// Without faults, each lock keeps being granted.
+    /// Without faults, the server continues to grant each lock.
     Liveness,
     /// Observers see leaders in the order of their fences, and every leader that lasts.
     Observed,
@@ -103,7 +103,7 @@ fn describe(hold: &Hold) -> String {
     )
 }
 
-/// Holds of different owners that appeared valid at the same moment, though not both shared.
+/// Holds of different owners that appeared valid at the same moment, unless both are shared.
 pub fn overlaps(history: &History) -> Vec<(&Hold, &Hold)> {
     let mut found = Vec::new();
     for holds in history.holds_by_key().into_values() {
@@ -163,7 +163,7 @@ fn loses(fault: &Fault, hold: &Hold) -> bool {
     }
 }
 
-/// The latest moment at which the holder must know of it.
+/// When the holder must know of the loss at the latest.
 fn notified_by(history: &History, fault: &Fault, hold: &Hold) -> Moment {
     let healed = fault.healed.unwrap_or_else(|| history.end());
     let stall = history.stalled(healed, healed + hold.lease + SLACK);
@@ -186,7 +186,7 @@ fn fences(holds: &[&Hold], found: &mut Vec<Violation>) {
             true => before.fence > hold.fence,
             false => before.fence >= hold.fence,
         });
-        // No two owners ever have a guard in common.
+        // Two owners never share a guard.
         let shared = owners
             .insert(hold.fence, hold)
             .filter(|other| other.owner != hold.owner);
@@ -331,7 +331,7 @@ fn observed(history: &History, found: &mut Vec<Violation>) {
     }
 }
 
-/// The times between faults in which everything is well.
+/// The intervals without any fault or its consequences.
 pub fn calm_times(history: &History) -> Vec<(Moment, Moment)> {
     let (mut calm, mut since) = (Vec::new(), 0);
     for fault in &history.faults {

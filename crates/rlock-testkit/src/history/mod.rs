@@ -43,7 +43,7 @@ pub struct Hold {
     pub is_shared: bool,
     /// Whether it has published a value as leader.
     pub leads: bool,
-    /// Whether enough replicas know of it, so that no failover may lose it.
+    /// Whether enough replicas acknowledged it, so that no failover may lose it.
     pub is_replicated: bool,
     pub lease: u64,
     pub asked: Moment,
@@ -60,7 +60,7 @@ pub struct Hold {
 /// The holds that a fault may end without a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loses {
-    /// None: neither a grant nor a release is forgotten.
+    /// None: the server forgets no grant and no release.
     Nothing,
     /// Grants that only one server knew: a replica became the master.
     Unreplicated,
@@ -78,11 +78,11 @@ pub struct Fault {
     pub detail: String,
     pub loses: Loses,
     pub begun: Moment,
-    /// When everything is well again, for servers and clients.
+    /// When servers and clients have recovered.
     pub healed: Option<Moment>,
 }
 
-/// A time in which some clients could not run.
+/// An interval in which some clients could not run.
 #[derive(Clone, Copy, Debug)]
 pub struct Stall {
     pub begun: Moment,
@@ -109,7 +109,7 @@ pub struct History {
     pub stalls: Vec<Stall>,
     /// The reports to the observers of the election.
     pub seen: Vec<Seen>,
-    /// What was left at the end, but should not be.
+    /// Whatever was left at the end and should not be.
     pub remains: Vec<String>,
     /// When contenders had to stop.
     pub stopped: Option<Moment>,
