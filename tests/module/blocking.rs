@@ -126,7 +126,7 @@ fn refused_request_leaves_watch_of_others_alone() {
     c.ask("MULTI");
     c.ask("PING");
     assert_eq!(c.ask("EXEC"), "[PONG]");
-    // A change does not.
+    // A change of the lock touches the watched key.
     c.ask("WATCH k");
     contest.holder.number("RLOCK.RENEW k owner-a 60000");
     c.ask("MULTI");

@@ -1,4 +1,4 @@
-//! A wall clock that is set while the server runs: `docs/operating.md` is true, nobody shares a lock, and fences
+//! The wall clock is set while the server runs: `docs/operating.md` is true, exclusive locks stay exclusive, and fences
 //! rise.
 
 use std::fs;
@@ -55,7 +55,7 @@ impl Clocked {
         }
     }
 
-    /// Moves the clock by that much from its current time.
+    /// Moves the clock by this time.
     fn set(&mut self, jump: Jump, by: Duration) {
         let by = i64::try_from(by.as_micros()).expect("a short time");
         self.at_usec += if jump == Jump::Forward { by } else { -by };
@@ -175,7 +175,7 @@ fn waits_and_graces_ended_by_a_forward_jump_end_soon() {
     assert!(matches!(ended, Some(redis::Value::Nil)), "{ended:?}");
     assert_eq!(subscriber.message(), "timeout 0 owner-n k");
     soon(&next, "the grace is over");
-    // The kept place is gone, and the wait without limit is not.
+    // The kept place has ended, but not the wait without limit.
     clocked.server.await_queued("k", 1);
     assert_eq!(clocked.server.counter("places_kept"), 0);
     contest.holder.ask("RLOCK.RELEASE k owner-a");
@@ -234,7 +234,7 @@ fn clock_set_forward_again_ends_delayed_deadlines() {
     assert!(soon(&contest.waiter, "the lease is over") > contest.fence);
 }
 
-/// Takes the lock repeatedly, and asserts that nobody else has it. A lease that ends early is not a fault of the
+/// Takes the lock repeatedly, and asserts that no other client has it. A lease that ends early is not a fault of the
 /// lock.
 fn take_part(port: u16, number: usize, stop: &AtomicBool, lease: u64) -> Vec<i64> {
     let client = Client::connect(port);

@@ -29,13 +29,13 @@ pub(crate) fn exercise(server: &Server) {
     a.ask("RLOCK.RELEASE k owner-a");
     a.ask("RLOCK.RELEASE k owner-a");
     contest.assert_handed_over();
-    // By the end of a lease, in a timer.
+    // A lease ends, in a timer.
     a.number("RLOCK.RENEW k owner-b 20");
     next.fence();
     let last = wait_for(server, "k", "owner-d", 1);
     a.ask("RLOCK.FORCE k");
     last.fence();
-    // By commands of others, after an event.
+    // Another client changes the key, which emits a key event.
     let other = wait_for(server, "k", "owner-e", 1);
     a.ask("DEL k");
     other.fence();
@@ -59,7 +59,7 @@ pub(crate) fn exercise(server: &Server) {
     eventually("one lease ends", || {
         !server.owners("shared").contains(&"short".into())
     });
-    // The next change removes the rest.
+    // The next change removes the remaining fields.
     a.number("RLOCK.ACQUIRE shared owner-4 60000 SHARED");
 
     a.number("RLOCK.ACQUIRE upgraded owner-a 60000 SHARED");
@@ -98,7 +98,7 @@ fn facts(server: &Server) -> Vec<(BTreeMap<String, String>, String)> {
         .into()
 }
 
-/// The holders can continue, and nobody else gets in.
+/// The holders can continue, and no other owner is admitted.
 #[track_caller]
 fn assert_kept(server: &Server, facts: &[(BTreeMap<String, String>, String)]) {
     let a = server.client();
@@ -276,7 +276,7 @@ fn demotion_ends_the_waits_of_all_kinds() {
     let request = "RLOCK.MACQUIRE owner-n 60000 2 k3 k WAIT 0 NOTIFY c";
     assert_eq!(a.ask(request), "WAITING");
     let last = wait_for(&primary, "k", "owner-w", 5);
-    // A kept place ends silently, even if its call still waits.
+    // A kept place ends without a message, even if its call still waits.
     let kept = "RLOCK.ACQUIRE k owner-k 60000 WAIT 1 KEEP 60000";
     assert_eq!(a.ask(kept), "nil");
     let keeps = primary.client();

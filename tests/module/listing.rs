@@ -78,7 +78,7 @@ fn locks_without_waiters_cost_a_list_nothing() {
     };
     let before = looked_up();
     assert_eq!(a.listed("RLOCK.LIST COUNT 1000"), ["wanted exclusive 1 1"]);
-    // It reads only the locks that it shows.
+    // The command reads only the locks that it shows.
     assert!(looked_up() - before <= 2);
 }
 

@@ -1,4 +1,4 @@
-//! What replicas receive: plain facts, and the unlock messages.
+//! What replicas receive: plain data commands, and the unlock messages.
 
 use crate::contest::Contest;
 use rlock_testkit::Setup;
@@ -107,7 +107,7 @@ fn replica_never_ends_a_hold_by_itself() {
     let a = primary.client();
     a.number("RLOCK.ACQUIRE k owner-a 1500");
     await_in_step(&primary, &replica);
-    // The primary sends nothing for longer than the lease.
+    // The primary sends nothing for more than a lease.
     primary.signal("STOP");
     eventually("the lease is over", || {
         replica.ask("RLOCK.INFO k").contains("mode free")

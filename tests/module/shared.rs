@@ -31,7 +31,7 @@ fn thousand_readers_behind_a_writer_are_let_in_after_it_before_any_newcomer() {
     let blocked = server.client();
     blocked.send("RLOCK.ACQUIRE k reader-last 60000 SHARED WAIT 0");
     server.await_queued("k", CROWD + 1);
-    // A request that comes while they are let in, which takes several turns of the server.
+    // A request arrives while they are admitted, which takes several turns of the server.
     let turn = [
         "RLOCK.RELEASE k owner-a",
         "RLOCK.ACQUIRE k new 60000 SHARED",

@@ -5,7 +5,7 @@ use crate::contest::wait_for;
 use rlock_testkit::Server;
 use rlock_testkit::client::{Client, Subscriber, eventually};
 
-/// Two nodes that can do it; the first has all slots.
+/// Two nodes that can migrate slots; the first has all slots.
 fn two_migrating_nodes() -> Option<(Server, Server)> {
     let (first, second) = two_nodes();
     let can = first.ask("COMMAND INFO CLUSTER|MIGRATESLOTS") != "[nil]";
@@ -59,7 +59,7 @@ fn hand_offs_during_the_copy_of_a_slot_are_copied() {
     hold_up(&first);
     migrate(&first, &second);
     await_stage(&first, "waiting-to-pause");
-    // By a command, by a timer, after an event, and by the end of a connection.
+    // The waiters are granted by a command, by a timer, after a key event, and at the end of a connection.
     a.ask("RLOCK.RELEASE {k}1 owner-a");
     a.number("RLOCK.RENEW {k}2 owner-a 10");
     a.ask("DEL {k}3");
@@ -160,8 +160,7 @@ fn nothing_changes_for_anybody_when_a_migration_is_cancelled() {
     );
 }
 
-/// The source pauses its writes until the target has taken over, and must not grant a lock that its successor may
-/// grant.
+/// The source pauses its writes until the target has taken over. It must not grant a lock that the target may grant.
 #[test]
 fn lease_that_ends_during_a_migration_is_followed_by_one_grant() {
     let Some((first, second)) = two_migrating_nodes() else {

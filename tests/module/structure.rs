@@ -250,7 +250,7 @@ fn later(listed: &[&str], level: &str, code: &str, is_in_folder: bool) -> Vec<St
         .collect::<Vec<_>>()
         .join("\n")
         .replace(above, "crate::");
-    // An unlisted file may use nothing.
+    // A file outside the list may use nothing.
     let at = listed.iter().position(|it| *it == level).unwrap_or(0);
     let used = code.split("crate::").skip(1).flat_map(names);
     used.filter(|it| it != level && !listed[..at].contains(&it.as_str()))

@@ -153,7 +153,7 @@ fn example_configuration_starts_a_server() {
         let get = format!("CONFIG GET {name}");
         assert_eq!(server.ask(&get), plain.ask(&get));
     }
-    // Any other line changes a setting, and says what the server does without it.
+    // Any other line changes a setting, and names the server's behaviour without the line.
     let lines: Vec<_> = example.lines().collect();
     let others = lines.windows(2).filter(|pair| {
         let known = ["#", "rlock.", "loadmodule "];

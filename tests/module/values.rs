@@ -1,4 +1,4 @@
-//! Values that are published with an exclusive hold: what only a server shows. The rules are scenarios.
+//! Values that are published with an exclusive hold, as far as the test needs a server. The rules are scenarios.
 
 use std::time::{Duration, Instant};
 
@@ -175,7 +175,7 @@ fn end_after_a_restart_is_reported_to_followers_who_asked() {
     assert_eq!(server.counter("watches"), 1);
     server.ask("PEXPIRE k 50");
     assert_eq!(follower.message(), fence.to_string());
-    // A waiter makes the end visible too, but only the new holder's end.
+    // If there is a waiter, the followers see only the new holder, not the end of the previous hold.
     take(&server, "ann", "VALUE a");
     server.shut_down();
     server.start_again();
