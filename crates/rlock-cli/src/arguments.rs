@@ -1,5 +1,5 @@
-//! What can be said on the command line, and what is made from that: manual pages
-//! and completions.
+//! The command line, and the manual pages and completions that are made from
+//! it.
 
 use std::borrow::Cow;
 use std::env;
@@ -53,7 +53,7 @@ const EXIT_CODES: [(&str, &str); 12] = [
     ("other", "`exec`, `elect`: the command's code"),
 ];
 
-/// What is read from the environment, and what a command finds there.
+/// The environment variables of rlock and of its commands.
 const ENVIRONMENT: [(&str, &str); 5] = [
     ("RLOCK_URL", "the server, unless --url is given"),
     (
@@ -80,7 +80,8 @@ pub(crate) const COMMIT: &str = env!("RLOCK_COMMIT");
 /// What `--version` shows behind the name.
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("RLOCK_COMMIT"), ")");
 
-/// After the options of the command, which are counted from zero.
+/// The order of the global options. It is above the numbers of a command's own
+/// options.
 const GLOBAL: usize = 100;
 
 fn exit_codes() -> String {
@@ -136,7 +137,7 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
-    /// Where the servers are.
+    /// The address of the servers.
     pub(crate) fn address(&self) -> Result<Address, Failure> {
         let url = match (&self.url, env::var("REDIS_URL")) {
             (Some(url), _) => url.into(),
@@ -208,7 +209,7 @@ struct Tls {
 
 #[cfg(feature = "tls-rustls")]
 impl Tls {
-    /// What the files hold; `None` if none is named.
+    /// The certificates; `None` if no file is named.
     fn certificates(&self) -> Result<Option<rlock_client::Certificates>, Failure> {
         let mut certificates = rlock_client::Certificates::new();
         match (&self.cert, &self.key) {
@@ -238,7 +239,8 @@ pub(crate) struct Completions {
 }
 
 pub(crate) fn completions(completions: &Completions, output: Output) -> Result<u8, Failure> {
-    // Written at once, as the generator panics when its reader goes away.
+    // The generator panics if the reader closes the pipe, so it writes to
+    // memory first.
     let mut script = Vec::new();
     let mut command = Arguments::command();
     clap_complete::generate(completions.shell, &mut command, "rlock", &mut script);
@@ -281,7 +283,7 @@ fn section(title: &str, entries: &[(&str, &str)]) -> Vec<u8> {
 
 /// The whole command line, or the part of one command with its full name.
 fn page_of(name: Option<&str>) -> Result<clap::Command, Failure> {
-    // What is left out has a place of its own on the page, or no page.
+    // These parts have their own place on the page, or do not belong there.
     let mut rlock = Arguments::command()
         .after_long_help(None)
         .disable_help_subcommand(true);
@@ -303,8 +305,8 @@ fn page_of(name: Option<&str>) -> Result<clap::Command, Failure> {
     })
 }
 
-/// Has the usage of `--help` on the page, where names are not in brackets; the
-/// page's own one would name every option, and no `--`.
+/// Replaces the usage of a page by the one of `--help`, without brackets around
+/// names. The generated one would list every option, and leave out `--`.
 fn with_usage(mut command: clap::Command) -> clap::Command {
     let usage = command.render_usage().to_string();
     let usage = usage.trim_start_matches("Usage: ").replace(['<', '>'], "");

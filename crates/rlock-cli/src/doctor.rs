@@ -1,4 +1,4 @@
-//! `rlock doctor`: what would hurt a lock at these servers.
+//! `rlock doctor`: finds risks to locks.
 //!
 //! `facts` asks a master with `questions`, `rights` finds the user's rights there,
 //! `checks` judges the answers, and `report` shows the findings.
@@ -24,16 +24,17 @@ use report::{Finding, Master, Report, Severity};
 /// rights, and versions with known defects; in a cluster on all masters. Changes nothing. Exits
 /// with code 1 if there is a problem; warnings and notes do not count.
 ///
-/// Warns of what the user's rights do not allow it to look at. It needs the ACL rules +info
-/// +config|get +time +acl|whoami +acl|getuser +acl|dryrun, and +cluster|info in a cluster.
+/// Warns of checks that the user's rights do not allow. It needs the ACL rules
+/// +info +config|get +time +acl|whoami +acl|getuser +acl|dryrun, and
+/// +cluster|info in a cluster.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Doctor {}
 
 pub(crate) async fn run(_: &Doctor, address: &Address, output: Output) -> Result<u8, Failure> {
     let servers = address.masters().await?;
-    let looks = join_all(servers.iter().map(facts::ask)).await;
-    if looks.iter().all(Result::is_err)
-        && let Some(error) = looks.iter().find_map(|look| look.as_ref().err())
+    let answers = join_all(servers.iter().map(facts::ask)).await;
+    if answers.iter().all(Result::is_err)
+        && let Some(error) = answers.iter().find_map(|answer| answer.as_ref().err())
     {
         return Err(address.failure(error));
     }
@@ -41,15 +42,15 @@ pub(crate) async fn run(_: &Doctor, address: &Address, output: Output) -> Result
     let masters: Vec<_> = servers
         .iter()
         .map(|it| it.address().to_owned())
-        .zip(looks)
+        .zip(answers)
         .collect();
     let builds: Vec<_> = masters.iter().filter_map(build).collect();
-    let masters = masters.iter().map(|(address, look)| {
-        let findings = match look {
+    let masters = masters.iter().map(|(address, answer)| {
+        let findings = match answer {
             Ok(facts) => checks::findings(facts, has_fail_over, &builds),
             Err(error) => vec![unreachable(error)],
         };
-        let facts = look.as_ref().ok();
+        let facts = answer.as_ref().ok();
         Master {
             address: address.clone(),
             server: facts.and_then(Facts::server),
@@ -63,14 +64,14 @@ pub(crate) async fn run(_: &Doctor, address: &Address, output: Output) -> Result
 }
 
 /// The build of the module at a master: its address, and version and commit.
-fn build((address, look): &(String, Result<Facts, Error>)) -> Option<(&str, String)> {
-    let build = look.as_ref().ok()?.build()?;
+fn build((address, answer): &(String, Result<Facts, Error>)) -> Option<(&str, String)> {
+    let build = answer.as_ref().ok()?.build()?;
     Some((address, build))
 }
 
 fn unreachable(error: &Error) -> Finding {
     Finding::new(Severity::Problem, "reach", error.to_string())
-        .effect("Nothing was looked at here. The locks of this master can be neither taken nor renewed.")
-        .remedy("Start it, or have a replica of it promoted.")
+        .effect("This master was not examined. Its locks can be neither taken nor renewed.")
+        .remedy("Start it, or promote one of its replicas.")
         .docs("docs/operating.md#replication-and-fail-over")
 }

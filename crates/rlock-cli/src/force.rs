@@ -67,8 +67,8 @@ fn words(key: &str, removed: u64, queue: bool) -> String {
     }
 }
 
-/// Shows who holds the lock, and asks. It may be somebody else's by the time
-/// of the answer: the server does not know the answer.
+/// Shows the holders and asks. The lock may have other holders by the time of
+/// the answer.
 fn confirm(lock: &LockInfo, queue: bool, output: Output) -> Result<(), Failure> {
     output.say(lock.words().trim_end());
     let what = if queue { "hold and place" } else { "hold" };

@@ -15,7 +15,7 @@ use crate::readable::{Column, duration, lossy, printable, table};
 ///
 /// The first 100 places of its queue, in the order in which they will get the
 /// lock. A place that is kept for a waiter whose wait or connection has ended
-/// holds up nobody, and shows for how much longer it is kept. Changes nothing.
+/// delays nobody, and shows how much longer it is kept. Changes nothing.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Info {
     /// The lock.
@@ -68,7 +68,7 @@ fn number_or_none(number: Option<u64>) -> String {
     number.map_or_else(|| "none".to_owned(), |number| number.to_string())
 }
 
-/// What the server says about a lock, in the words of the JSON output.
+/// Holders and waiters of a lock, as in the JSON output.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct LockInfo {
     pub(crate) key: String,
@@ -82,7 +82,7 @@ impl LockInfo {
         Self { key, info }
     }
 
-    /// What it says in words and tables.
+    /// The same as text and tables.
     pub(crate) fn words(&self) -> String {
         let info = &self.info;
         let mut words = format!("{}: {}", printable(&self.key), info.mode);

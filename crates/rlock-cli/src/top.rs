@@ -1,10 +1,9 @@
 //! `rlock top`: the contended locks as they change.
 //!
-//! Each interval every master is asked for the same two things, its numbers and
-//! the list of contended locks, then who holds the locks that are in view, and for
-//! the queue that is shown, if any. What the user presses is heard meanwhile,
-//! however slow a server is. A master that goes away is shown as such and asked
-//! again.
+//! Each interval it asks every master for its numbers and its contended locks,
+//! then for the holders of the locks in view, and for the queue that is shown,
+//! if any. It handles keys meanwhile, even if a server is slow. It shows a
+//! master that becomes unreachable, and asks it again.
 
 mod asker;
 mod head;
@@ -35,7 +34,7 @@ use screen::Screen;
 use terminal::{Display, Input, Press};
 use view::Paint;
 
-/// How often the age of what is shown is drawn again, however long the interval.
+/// How often the age of the numbers is drawn, even if the interval is longer.
 const AGE_EVERY: Duration = Duration::from_secs(1);
 
 /// Shows the contended locks of a server live
@@ -49,7 +48,7 @@ const AGE_EVERY: Duration = Duration::from_secs(1);
 /// A DURATION has a unit, for example 500ms or 30s; without one it is seconds.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Top {
-    /// How often to look, from 100ms to 1h.
+    /// How often to ask the servers, from 100ms to 1h.
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = interval)]
     interval: Duration,
 
@@ -70,8 +69,8 @@ pub(crate) async fn run(top: &Top, address: &Address, output: Output) -> Result<
     }
     let mut signals =
         Signals::listen().map_err(|error| Failure::internal("cannot take signals", &error))?;
-    // The first look is what the rates of the first interval start from. It
-    // fails in plain sight, before the terminal is taken.
+    // The rates of the first interval need an earlier sample. If it fails, the
+    // error appears on the ordinary screen.
     let (mut sampler, first) = tokio::select! {
         signal = signals.ending() => return Ok(signal.exit_code()),
         started = Sampler::start(address, top.locks) => started?,
@@ -83,7 +82,7 @@ pub(crate) async fn run(top: &Top, address: &Address, output: Output) -> Result<
     }
 }
 
-/// Ticks from one interval after now.
+/// Ticks every interval; the first tick is one interval from now.
 fn ticks(top: &Top) -> Interval {
     let start = tokio::time::Instant::now() + top.interval;
     let mut ticks = tokio::time::interval_at(start, top.interval);
@@ -126,7 +125,7 @@ async fn live(
     let mut left = top.count;
     loop {
         display.draw(|frame| view::draw(frame, &mut screen))?;
-        // Only what was drawn says which locks are in view.
+        // Drawing decides which locks are in view.
         asker.ask(|| screen.question());
         tokio::select! {
             biased;
@@ -135,15 +134,15 @@ async fn live(
                 Press::Key(key) if screen.press(key) => return Ok(0),
                 Press::Key(_) | Press::Other => {}
             },
-            answer = asker.answer() => screen.learn(answer),
+            answer = asker.answer() => screen.update(answer),
             _ = ticks.tick() => {
                 if left == Some(0) {
                     return Ok(0);
                 }
                 left = left.map(|left| left - 1);
-                screen.look_again();
+                screen.refresh();
             }
-            // What is shown grows older.
+            // The age of the numbers changes.
             () = tokio::time::sleep(AGE_EVERY) => {}
         }
     }

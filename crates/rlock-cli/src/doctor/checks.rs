@@ -1,4 +1,4 @@
-//! What would hurt a lock, judged by what a master has said. Nothing is asked here.
+//! Finds risks to locks in the facts about a master. It sends nothing.
 
 use std::time::Duration;
 
@@ -9,16 +9,17 @@ use super::report::{Finding, Severity};
 use crate::readable::milliseconds;
 
 const DEFECTS: &str = "docs/operating.md#defects-and-limits-of-servers";
-/// What the Rust client and the command line ask for, unless told otherwise.
+/// The default lease of the Rust client and the command line.
 const USUAL_LEASE_MS: u64 = 30_000;
 const REPLICATION: &str = "docs/operating.md#replication-and-fail-over";
-/// Seconds without a heartbeat, unless `min-replicas-max-lag` is known.
+/// How long a replica may be silent if `min-replicas-max-lag` is unknown, in
+/// seconds.
 const LAG_MAX: u64 = 10;
-/// What is more than time daemons leave.
+/// Time daemons keep the difference of two clocks below this.
 const DIFFERENCE_MAX: Duration = Duration::from_secs(1);
 const RIGHTS: &str = "docs/operating.md#access-rights";
 
-/// What all checks find, the worst first.
+/// The findings of all checks, the worst first.
 ///
 /// `builds` are the builds of the module at all masters, by address.
 pub(super) fn findings(
@@ -149,7 +150,7 @@ fn numbers(version: &str) -> (u32, u32) {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
-/// Whether clients that listen to unlock messages hear them.
+/// Whether Redisson receives the unlock messages.
 fn redisson(facts: &Facts) -> Option<Finding> {
     let (publish, prefix) = (
         facts.config("rlock.publish")?,
@@ -241,7 +242,7 @@ fn judged(severity: Severity, found: String) -> Finding {
     }
 }
 
-/// Only while it runs.
+/// The startup grace; none unless it runs now.
 fn grace(facts: &Facts) -> Option<Finding> {
     let left = facts
         .number("rlock_grace_left_ms")
@@ -279,7 +280,7 @@ fn guard(facts: &Facts, has_fail_over: bool) -> Option<Finding> {
     let wanted = facts.setting("min-replicas-to-write")?;
     let found = format!("{replicas} replicas, min-replicas-to-write {wanted}");
     let finding = |severity| Finding::new(severity, "replicas", found.clone()).docs(REPLICATION);
-    // Not there while the setting, or its lag, is 0.
+    // The field is missing while the setting, or its lag, is 0.
     let good = facts.number("min_slaves_good_slaves");
     Some(match (good, replicas) {
         (Some(good), _) if good < wanted => finding(Severity::Problem)
@@ -317,7 +318,8 @@ fn lag(facts: &Facts) -> Option<Finding> {
     Some(finding)
 }
 
-/// A value as `ip=10.0.0.7,port=6379,state=online,offset=14,lag=1`.
+/// A replica as in `INFO`:
+/// `ip=10.0.0.7,port=6379,state=online,offset=14,lag=1`.
 struct Replica {
     is_online: bool,
     lag: u64,
@@ -410,7 +412,7 @@ fn keepalive(facts: &Facts) -> Option<Finding> {
     Some(finding)
 }
 
-/// Each blocked waiter has a connection of its own.
+/// Each blocked waiter has its own connection.
 fn limit(facts: &Facts) -> Option<Finding> {
     let (most, waiters) = (
         facts.setting("maxclients")?,
@@ -428,7 +430,7 @@ fn limit(facts: &Facts) -> Option<Finding> {
     Some(finding)
 }
 
-/// Only if they are nearly used up.
+/// The free connections; none unless few are left.
 fn places(facts: &Facts) -> Option<Finding> {
     let (used, most) = (
         facts.number("connected_clients")?,
@@ -475,7 +477,7 @@ fn is_loopback(address: &str) -> bool {
     address == "::1" || address == "localhost" || address.starts_with("127.")
 }
 
-/// Whether anybody may do anything from another machine.
+/// Whether the user `default` lets everybody on other machines in.
 fn exposure(facts: &Facts) -> Option<Finding> {
     let (protected, bind) = (facts.config("protected-mode")?, facts.config("bind")?);
     let has = |flag: &str| facts.default_user.iter().any(|it| it == flag);

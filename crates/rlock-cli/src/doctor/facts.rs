@@ -1,4 +1,4 @@
-//! What a master says about itself, as far as the user may ask.
+//! The facts about a master, as far as the user may ask.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime};
@@ -9,10 +9,10 @@ use rlock_client::probe::{Frame, Master, fields};
 use super::questions::{Questions, command};
 use super::rights::{Rights, rights};
 
-/// How often the clock is asked for.
-const CLOCK_LOOKS: usize = 5;
+/// How often to read the clock.
+const CLOCK_READINGS: usize = 5;
 
-/// What is asked for by `CONFIG GET`.
+/// The settings that `CONFIG GET` asks for.
 const SETTINGS: [&str; 11] = [
     "appendfsync",
     "no-appendfsync-on-rewrite",
@@ -27,20 +27,20 @@ const SETTINGS: [&str; 11] = [
     "rlock.*",
 ];
 
-/// What one master has said.
+/// The facts about one master.
 pub(super) struct Facts {
     info: String,
     config: HashMap<String, String>,
-    /// None if it is no node of a cluster, too.
+    /// None without a cluster, or without the right to ask.
     cluster: Option<String>,
     pub(super) clock: Option<Clock>,
     /// The name of the user that asks.
     pub(super) user: Option<String>,
-    /// How the user `default` is set up: `on`, `nopass` and others.
+    /// The flags of the user `default`: `on`, `nopass` and others.
     pub(super) default_user: Vec<String>,
     /// The user's rights to lock; none without the module.
     pub(super) rights: Option<Rights>,
-    /// What was refused, and how the server refused it.
+    /// The refused questions, each with the code of the error.
     pub(super) unanswered: Vec<(&'static str, String)>,
 }
 
@@ -50,7 +50,7 @@ impl Facts {
         value(&self.info, name)
     }
 
-    /// What `INFO` says of each replica.
+    /// The line of each replica in `INFO`.
     pub(super) fn replicas(&self) -> impl Iterator<Item = &str> {
         let replicas = fields(&self.info).filter(|(name, _)| name.starts_with("slave"));
         replicas.map(|(_, value)| value)
@@ -84,7 +84,7 @@ impl Facts {
         valkey.or_else(|| self.info("redis_version").map(|it| format!("Redis {it}")))
     }
 
-    /// The version of the module: two digits each of 10203 are 1.2.3.
+    /// The version of the module: the number 10203 is 1.2.3.
     pub(super) fn module(&self) -> Option<String> {
         let modules = fields(&self.info).filter(|(name, _)| *name == "module");
         let mut own = modules.filter_map(|(_, value)| value.strip_prefix("name=rlock,"));
@@ -141,7 +141,7 @@ async fn clock(questions: &mut Questions<'_>) -> Result<Option<Clock>, Error> {
         return Ok(None);
     }
     let mut best: Option<Clock> = None;
-    for _ in 0..CLOCK_LOOKS {
+    for _ in 0..CLOCK_READINGS {
         let reading = Clock::begin();
         let time = questions.master.ask(&command(&["TIME"])).await?;
         let Some(time) = seconds_and_micros(&time) else {
@@ -178,18 +178,18 @@ fn seconds_and_micros(answer: &Frame) -> Option<(u64, u64)> {
     Some((seconds.parse().ok()?, micros.parse().ok()?))
 }
 
-/// A look at a clock that is under way.
+/// A reading of the server's clock that has begun.
 struct Reading {
     wall: SystemTime,
     began: Instant,
 }
 
-/// How a server's clock compares to this machine's.
+/// The difference between a server's clock and this machine's.
 #[derive(Debug)]
 pub(super) struct Clock {
     pub(super) difference: Duration,
     pub(super) is_ahead: bool,
-    /// The difference may be larger or smaller by this.
+    /// The difference may be this much larger or smaller.
     pub(super) uncertainty: Duration,
 }
 
@@ -207,8 +207,9 @@ impl Clock {
 }
 
 impl Reading {
-    /// With the reply to `TIME`: seconds since 1970, and microseconds. The
-    /// server has looked at its clock at some moment between both ends.
+    /// Ends the reading with the reply to `TIME`: seconds since 1970, and
+    /// microseconds. The server read its clock between the beginning and the
+    /// end.
     fn end(self, (seconds, micros): (u64, u64)) -> Clock {
         let uncertainty = self.began.elapsed() / 2;
         let here = self.wall + uncertainty;

@@ -15,7 +15,7 @@ pub(super) struct Questions<'a> {
     /// The name of the user that asks.
     pub(super) user: Option<String>,
     has_dry_run: bool,
-    /// What was refused, and how the server refused it.
+    /// The refused questions, each with the code of the error.
     pub(super) unanswered: Vec<(&'static str, String)>,
 }
 
@@ -54,7 +54,8 @@ impl<'a> Questions<'a> {
         self.has_dry_run
     }
 
-    /// The answer; none, which is noted, if the server refuses it.
+    /// The answer; none if the server refuses it, which is noted in
+    /// `unanswered`.
     pub(super) async fn ask(
         &mut self,
         question: &'static str,

@@ -1,4 +1,4 @@
-//! What the checks have found: as a list to read, and as JSON.
+//! The findings, as text and as JSON.
 
 use std::fmt::Write;
 
@@ -10,7 +10,7 @@ use crate::readable::printable;
 const INDENT: usize = 9;
 const WIDTH: usize = 100;
 
-/// How bad it is, for a lock.
+/// The risk of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Severity {
@@ -19,22 +19,22 @@ pub(super) enum Severity {
     Note,
     /// A lock may be lost, or held twice, when something else fails.
     Warning,
-    /// Locks are refused, or may be lost, as things are now.
+    /// Locks are refused or may be lost now.
     Problem,
 }
 
 #[derive(Debug, Serialize)]
 pub(super) struct Finding {
     pub(super) severity: Severity,
-    /// What was looked at, in a word or two.
+    /// The name of the check.
     pub(super) check: &'static str,
-    /// How it is at this server.
+    /// The state of this server.
     pub(super) found: String,
-    /// What would happen to a lock; none if nothing would.
+    /// The effect on locks; none if there is none.
     pub(super) effect: Option<&'static str>,
     /// What to do about it.
     pub(super) remedy: Option<&'static str>,
-    /// Where this project's documents say more.
+    /// The page of the documents that says more.
     pub(super) docs: &'static str,
 }
 
@@ -72,9 +72,9 @@ impl Finding {
 #[derive(Debug, Serialize)]
 pub(super) struct Master {
     pub(super) address: String,
-    /// Name and version; none if it did not say.
+    /// Name and version of the server; none if they are unknown.
     pub(super) server: Option<String>,
-    /// The module's version; none if it is not loaded.
+    /// The module's version; none if it is not loaded or unknown.
     pub(super) module: Option<String>,
     /// The worst first.
     pub(super) findings: Vec<Finding>,
@@ -128,7 +128,7 @@ impl Master {
     }
 }
 
-/// A finding; a good one has one line only.
+/// A finding as text. One that is `ok` has only one line.
 fn lines(finding: &Finding) -> String {
     let severity = match finding.severity {
         Severity::Ok => "ok",
@@ -140,16 +140,16 @@ fn lines(finding: &Finding) -> String {
     if finding.severity == Severity::Ok {
         return format!("{severity:<INDENT$}{found}");
     }
-    let said = [finding.effect, finding.remedy].into_iter().flatten();
+    let texts = [finding.effect, finding.remedy].into_iter().flatten();
     let mut lines = format!("{severity:<INDENT$}{}", wrapped(&found));
-    for text in said {
+    for text in texts {
         let _ = write!(lines, "\n{:INDENT$}{}", "", wrapped(text));
     }
     let _ = writeln!(lines, "\n{:INDENT$}{}", "", finding.docs);
     lines
 }
 
-/// The same in lines that are not too long.
+/// The text, wrapped.
 fn wrapped(text: &str) -> String {
     let options = textwrap::Options::new(WIDTH - INDENT)
         .word_separator(textwrap::WordSeparator::AsciiSpace)

@@ -38,7 +38,7 @@ pub(super) struct Rights {
 }
 
 impl Rights {
-    /// Whether the user has what every program needs that locks.
+    /// Whether the user has the rights that every program needs that locks.
     pub(super) fn can_lock(&self) -> bool {
         let is_other = |right: &&str| OTHERS.iter().any(|(other, _)| other == right);
         self.denied.iter().all(is_other)

@@ -1,4 +1,4 @@
-//! Asks the servers, one question at a time, while the screen lives on.
+//! Asks the servers, one question at a time, while the screen handles keys.
 
 use std::pin::Pin;
 
@@ -7,34 +7,34 @@ use crate::info::LockInfo;
 
 use super::sample::{Held, HoldId, Sample, Sampler};
 
-/// What the screen wants to know, or to have done.
+/// A question of the screen, or a command of the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Question {
     /// The numbers, and this many locks.
-    Look(u16),
+    Sample(u16),
     /// Who holds these locks.
     Holders(Vec<Vec<u8>>),
     /// Holders and queue of a lock.
     Queue(Vec<u8>),
-    /// The same, to ask the user whether to end its holds.
+    /// The same, before the user is asked whether to end its holds.
     Confirm(Vec<u8>),
-    /// The end of the lock's holds, if they are still these.
+    /// Ends the lock's holds, if they are still these.
     Force(Vec<u8>, Vec<HoldId>),
 }
 
 pub(super) enum Answer {
-    Look(Result<Sample, Failure>),
+    Sample(Result<Sample, Failure>),
     Holders(Vec<(Vec<u8>, Held)>),
     Queue(Vec<u8>, Result<LockInfo, Failure>),
     Confirm(Vec<u8>, Result<LockInfo, Failure>),
-    /// How many holders were removed; none if other holds were found.
+    /// The number of removed holders; none if the lock has other holds.
     Force(Vec<u8>, Result<Option<u64>, Failure>),
 }
 
 type Asking = Pin<Box<dyn Future<Output = (Sampler, Answer)>>>;
 
 pub(super) struct Asker {
-    /// None while a question is asked.
+    /// None while a question is open.
     idle: Option<Sampler>,
     asking: Option<Asking>,
 }
@@ -45,21 +45,21 @@ impl Asker {
         Self { idle, asking }
     }
 
-    /// Asks the next question, if the last one is answered and there is one.
+    /// Asks the next question, if there is one and the last one is answered.
     pub(super) fn ask(&mut self, next: impl FnOnce() -> Option<Question>) {
         if self.idle.is_some()
             && let Some(question) = next()
             && let Some(sampler) = self.idle.take()
         {
-            self.asking = Some(Box::pin(asked(sampler, question)));
+            self.asking = Some(Box::pin(answer_to(sampler, question)));
         }
     }
 
-    /// The answer; never if nothing was asked.
+    /// The answer to the open question. Without a question it never returns.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost: the question stays asked.
+    /// Nothing is lost: the question stays open.
     pub(super) async fn answer(&mut self) -> Answer {
         let Some(asking) = &mut self.asking else {
             return std::future::pending().await;
@@ -70,9 +70,9 @@ impl Asker {
     }
 }
 
-async fn asked(mut sampler: Sampler, question: Question) -> (Sampler, Answer) {
+async fn answer_to(mut sampler: Sampler, question: Question) -> (Sampler, Answer) {
     let answer = match question {
-        Question::Look(count) => Answer::Look(sampler.next(count).await),
+        Question::Sample(count) => Answer::Sample(sampler.next(count).await),
         Question::Holders(keys) => Answer::Holders(sampler.holders(keys).await),
         Question::Queue(key) => {
             let lock = sampler.lock(&key).await;

@@ -12,16 +12,16 @@ use super::screen::Screen;
 use super::table::cut;
 use super::view::{bold, dim, seconds, wrapped};
 
-/// The width of what says what a line of numbers is about.
+/// The width of the label of a line.
 const LABEL: usize = 12;
-/// The width of one number and its name: three of them fit into 60 columns.
+/// The width of a number and its name. Three of them fit into 60 columns.
 const NUMBER: usize = 16;
 /// The largest rate that is shown in full.
 const RATE_MAX: f64 = 999_999.0;
-/// How many masters are named that show nothing.
-const SILENT_MAX: usize = 3;
+/// How many unreachable masters are named.
+const UNREACHABLE_MAX: usize = 3;
 
-/// The rates by their names in `INFO rlock`, and what they are called here.
+/// The names of the rates in `INFO rlock` and on the screen.
 const RATES: &[(&str, &str)] = &[
     ("acquires", "acquires"),
     ("grants", "grants"),
@@ -38,29 +38,29 @@ const RATES: &[(&str, &str)] = &[
     ("panics", "panics"),
 ];
 
-/// All of them, in lines of `room` columns.
+/// All numbers, in lines of `room` columns.
 pub(super) fn numbers(screen: &Screen, room: usize) -> Vec<Line<'static>> {
     let all = [masters, warnings, now, waited, rates];
     all.iter().flat_map(|part| part(screen, room)).collect()
 }
 
-/// How many masters there are if that is not one, and those that show nothing.
+/// The number of masters if there are several, and the unreachable ones.
 fn masters(screen: &Screen, room: usize) -> Vec<Line<'static>> {
     let masters = &screen.sample.it.masters;
     if masters.len() < 2 {
         return Vec::new();
     }
-    let silent = |master: &Master| {
+    let unreachable = |master: &Master| {
         let error = master.error.as_ref()?;
         Some(format!("{}: {}", master.address, printable(error)))
     };
-    let silent: Vec<_> = masters.iter().filter_map(silent).collect();
-    let mut counts = vec![number(masters.len() - silent.len(), "answer")];
-    if !silent.is_empty() {
-        counts.push(number(silent.len(), "unreachable"));
+    let unreachable: Vec<_> = masters.iter().filter_map(unreachable).collect();
+    let mut counts = vec![number(masters.len() - unreachable.len(), "answer")];
+    if !unreachable.is_empty() {
+        counts.push(number(unreachable.len(), "unreachable"));
     }
     let mut lines = grid("masters", &counts, room);
-    for line in silent.iter().take(SILENT_MAX) {
+    for line in unreachable.iter().take(UNREACHABLE_MAX) {
         let line = cut(line, room.saturating_sub(LABEL));
         let style = screen.paint.bad();
         lines.push(Line::from(vec![label(""), Span::styled(line, style)]));
@@ -68,7 +68,7 @@ fn masters(screen: &Screen, room: usize) -> Vec<Line<'static>> {
     lines
 }
 
-/// Why locks may be lost, or are not granted.
+/// Why locks may be lost, or why none are granted.
 fn warnings(screen: &Screen, room: usize) -> Vec<Line<'static>> {
     let now = |name: &str| screen.sample.it.counters.get(name);
     let mut words = Vec::new();
@@ -98,7 +98,7 @@ fn now(screen: &Screen, room: usize) -> Vec<Line<'static>> {
     grid("now", &numbers, room)
 }
 
-/// Percentiles of the waits that ended lately.
+/// Percentiles of recent waits.
 fn waited(screen: &Screen, room: usize) -> Vec<Line<'static>> {
     let Some(Percentiles {
         over_ms,
@@ -107,7 +107,7 @@ fn waited(screen: &Screen, room: usize) -> Vec<Line<'static>> {
         p99_usec,
     }) = screen.sample.it.waits
     else {
-        return said(
+        return text_line(
             "waited",
             "not known: the module is older than this rlock",
             room,
@@ -126,7 +126,7 @@ fn waited(screen: &Screen, room: usize) -> Vec<Line<'static>> {
         0 => "not known yet".to_owned(),
         _ => format!("no hand-off in the last {over}"),
     };
-    said("waited", &words, room)
+    text_line("waited", &words, room)
 }
 
 fn rates(screen: &Screen, room: usize) -> Vec<Line<'static>> {
@@ -139,7 +139,7 @@ fn rates(screen: &Screen, room: usize) -> Vec<Line<'static>> {
     });
     let rates: Vec<_> = rates.collect();
     match rates.is_empty() {
-        true => said("per second", "nothing happens", room),
+        true => text_line("per second", "nothing happens", room),
         false => grid("per second", &rates, room),
     }
 }
@@ -148,8 +148,8 @@ fn label(words: &str) -> Span<'static> {
     Span::styled(format!("{words:LABEL$}"), bold())
 }
 
-/// Words where numbers could be.
-fn said(name: &str, words: &str, room: usize) -> Vec<Line<'static>> {
+/// A line with text instead of numbers.
+fn text_line(name: &str, words: &str, room: usize) -> Vec<Line<'static>> {
     let words = cut(words, room.saturating_sub(LABEL));
     let line = vec![label(name), Span::styled(words, dim())];
     vec![Line::from(line)]
@@ -161,13 +161,13 @@ fn number(number: impl std::fmt::Display, words: &str) -> Vec<Span<'static>> {
     vec![Span::raw(number), Span::styled(words.to_owned(), dim())]
 }
 
-/// What is measured, and how much it is.
+/// A name and its value.
 fn named(words: &str, value: String) -> Vec<Span<'static>> {
     let words = format!("{words:>6} ");
     vec![Span::styled(words, dim()), Span::raw(value)]
 }
 
-/// Numbers side by side, in as many lines as it takes.
+/// Numbers side by side, in several lines if necessary.
 fn grid(name: &str, numbers: &[Vec<Span<'static>>], room: usize) -> Vec<Line<'static>> {
     let in_line = (room.saturating_sub(LABEL) / NUMBER).max(1);
     let names = std::iter::once(name).chain(std::iter::repeat(""));

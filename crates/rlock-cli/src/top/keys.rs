@@ -1,4 +1,4 @@
-//! What the user wants by which key.
+//! The keys and their actions.
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
@@ -22,13 +22,14 @@ pub(super) const KEYS: &[(&str, &str)] = &[
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     Quit,
-    /// Hides what is shown last.
+    /// Hides the queue, clears the filter, or ends.
     Back,
     /// Moves by this number of lines.
     Move(isize),
     /// Moves by this number of pages.
     Page(isize),
-    /// Shows the queue of the lock this number of lines away, if a queue is shown.
+    /// Shows the queue of another lock, this number of lines below, if a queue
+    /// is shown.
     Other(isize),
     /// Shows the queue of the selected lock, or hides it.
     Queue,
@@ -39,7 +40,7 @@ pub(super) enum Action {
     Help,
 }
 
-/// What a key means where no text is typed.
+/// The action of a key while no text is typed.
 pub(super) fn action(key: KeyEvent) -> Option<Action> {
     if has_control(key) {
         return None;
@@ -67,7 +68,7 @@ pub(super) fn action(key: KeyEvent) -> Option<Action> {
     })
 }
 
-/// What a key that is no letter means, even while text is typed.
+/// The action of a key that is not a letter, even while text is typed.
 pub(super) fn movement(key: KeyEvent) -> Option<Action> {
     Some(match key.code {
         KeyCode::Down => Action::Move(1),

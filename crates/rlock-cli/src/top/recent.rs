@@ -1,4 +1,4 @@
-//! How long those waited who were granted a lock in the last seconds.
+//! The waits that ended with a grant in the last seconds.
 
 use std::time::{Duration, Instant};
 
@@ -7,47 +7,49 @@ use serde::Serialize;
 use crate::readable::whole_ms;
 use crate::waits::Waits;
 
-/// How far back it goes: long enough for percentiles that do not jump about.
+/// How far back it goes: long enough for steady percentiles.
 const SPAN: Duration = Duration::from_secs(10);
 
-/// The waits of the last looks.
+/// The waits of the last intervals.
 #[derive(Default)]
 pub(super) struct Recent {
-    looks: Vec<Look>,
+    intervals: Vec<Interval>,
 }
 
-struct Look {
-    /// When the look before was.
+struct Interval {
+    /// When the interval began.
     since: Instant,
     at: Instant,
     waits: Waits,
 }
 
-/// The times that half, and 99 of 100, did not wait longer than.
+/// Percentiles of waits.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Percentiles {
-    /// How long before now it begins; zero after the first look.
+    /// How far back it goes, in milliseconds; zero after the first sample.
     pub(super) over_ms: u64,
-    /// How many were granted a lock from the queue.
+    /// The number of grants from the queue.
     pub(super) count: u64,
-    /// None if nobody was.
+    /// None if there were no grants.
     pub(super) p50_usec: Option<u64>,
     pub(super) p99_usec: Option<u64>,
 }
 
 impl Recent {
-    /// Takes note of the waits that ended between the look before and this one.
+    /// Adds the waits of the interval from `since` to `at`.
     pub(super) fn add(&mut self, since: Instant, at: Instant, waits: Waits) {
-        self.looks.retain(|look| at.duration_since(look.at) < SPAN);
-        self.looks.push(Look { since, at, waits });
+        self.intervals
+            .retain(|interval| at.duration_since(interval.at) < SPAN);
+        self.intervals.push(Interval { since, at, waits });
     }
 
     pub(super) fn percentiles(&self) -> Percentiles {
-        let Some((first, last)) = self.looks.first().zip(self.looks.last()) else {
+        let Some((first, last)) = self.intervals.first().zip(self.intervals.last()) else {
             return Percentiles::default();
         };
         let over = last.at.duration_since(first.since);
-        let waits = Waits::total(self.looks.iter().map(|look| &look.waits)).unwrap_or_default();
+        let waits =
+            Waits::total(self.intervals.iter().map(|interval| &interval.waits)).unwrap_or_default();
         let usec = |share| {
             let wait = waits.quantile(share)?;
             Some(u64::try_from(wait.as_micros()).unwrap_or(u64::MAX))
@@ -66,13 +68,14 @@ mod tests {
     use super::*;
 
     fn waits(histogram: &str) -> Waits {
-        let mut said = rlock_client::Counters::default();
+        let mut counters = rlock_client::Counters::default();
         let name = "wait_usec_histogram".to_owned();
-        said.texts.insert(name, histogram.to_owned());
-        Waits::read(&said).unwrap_or_default()
+        counters.texts.insert(name, histogram.to_owned());
+        Waits::read(&counters).unwrap_or_default()
     }
 
-    /// After looks at these seconds, each of which saw one more wait of 100 us.
+    /// The percentiles after samples at these seconds, each with one more wait
+    /// of 100 us.
     fn after(seconds: &[u64]) -> Percentiles {
         let mut recent = Recent::default();
         let start = Instant::now();
@@ -87,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_look_shows_no_waits() {
+    fn the_first_sample_shows_no_waits() {
         assert_eq!(after(&[]), Percentiles::default());
     }
 
@@ -100,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_are_those_of_all_looks_together() {
+    fn percentiles_cover_all_intervals_together() {
         let mut recent = Recent::default();
         let now = Instant::now();
         recent.add(now, now, waits("le_100=98,le_1000=98,le_inf=98,sum=1"));

@@ -1,4 +1,4 @@
-//! What one look at the servers shows.
+//! A sample: what the servers show at one moment.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -17,22 +17,23 @@ use crate::waits::Waits;
 
 use super::recent::{Percentiles, Recent};
 
-/// For how long an unreachable master holds up what others show.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// What the user should do if a server did not answer whether it has ended holds.
-const LOOK_AGAIN: &str = "whether the holds were ended is not known: look who holds it now";
+/// How long an unreachable master delays the others.
+const RETRY_TIMEOUT: Duration = Duration::from_secs(1);
+/// The hint if a server did not answer whether it has ended holds.
+const CHECK_HOLDERS: &str =
+    "it is unknown whether the holds were ended: check who holds the lock now";
 
-/// One look, and what has changed since the one before.
+/// A sample, and the changes since the previous one.
 #[derive(Debug, Serialize)]
 pub(super) struct Sample {
     /// This machine's clock, in milliseconds since 1970.
     pub(super) at_ms: u64,
-    /// What the rates are measured over.
+    /// The interval that the rates cover.
     pub(super) interval_ms: u64,
     /// The counters of all masters that answered.
     pub(super) counters: Counters,
     pub(super) per_second: Rates,
-    /// The waits at all masters that show them; none if no master does.
+    /// The waits at all masters with the histogram; none if no master has it.
     pub(super) waits: Option<Percentiles>,
     pub(super) masters: Vec<Master>,
     pub(super) locks: Vec<Contended>,
@@ -42,68 +43,69 @@ pub(super) struct Sample {
 #[derive(Debug, Serialize)]
 pub(super) struct Master {
     pub(super) address: String,
-    /// Why it has shown nothing.
+    /// Why it shows nothing.
     pub(super) error: Option<String>,
 }
 
-/// One hold, by which a user knows that it is still the same.
+/// Identifies a hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct HoldId {
     fence: Option<u64>,
     owner: String,
 }
 
-/// Who holds a lock, in one line.
+/// The holders of a lock, in one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Held {
-    /// The first of the holders, and how many more there are.
+    /// The first holder, and the number of the others.
     pub(super) by: String,
     pub(super) value: Option<String>,
 }
 
-/// Looks again and again.
+/// Takes samples.
 pub(super) struct Sampler {
     address: Address,
     client: Client,
-    /// By the masters' addresses.
-    before: BTreeMap<String, Said>,
-    looked: Instant,
+    /// The numbers of the previous sample, by the masters' addresses.
+    before: BTreeMap<String, Numbers>,
+    sampled: Instant,
     recent: Recent,
 }
 
-/// What `INFO rlock` of one master says.
-struct Said {
+/// The numbers in `INFO rlock` of one master.
+struct Numbers {
     counters: Counters,
-    /// None if its module is older than the histogram.
+    /// None if its module does not have the histogram.
     waits: Option<Waits>,
 }
 
 impl Sampler {
-    /// Looks for the first time, for this many locks. No rate is known yet.
+    /// Takes the first sample, with at most `count` locks. It has no rates.
     pub(super) async fn start(address: &Address, count: u16) -> Result<(Self, Sample), Failure> {
         let mut sampler = Self {
-            client: address.questioner_with(PATIENCE).await?,
+            client: address.questioner_with(RETRY_TIMEOUT).await?,
             address: address.clone(),
             before: BTreeMap::new(),
-            looked: Instant::now(),
+            sampled: Instant::now(),
             recent: Recent::default(),
         };
         let first = sampler.next(count).await?;
         Ok((sampler, first))
     }
 
-    /// Looks once more, for this many locks; an error if no master shows anything.
+    /// Takes the next sample, with at most `count` locks. It is an error if no
+    /// master answers.
     pub(super) async fn next(&mut self, count: u16) -> Result<Sample, Failure> {
         let failure = |error| self.address.failure(&error);
         let counters = self.client.counters();
         let lists = self.client.list_each(count.into());
         let (counters, lists) = tokio::join!(counters, lists);
-        let (mut masters, mut said) = (Vec::new(), BTreeMap::new());
+        let (mut masters, mut by_master) = (Vec::new(), BTreeMap::new());
         let mut locks = Vec::new();
         for Both { address, answer } in both(counters, lists.map_err(failure)?) {
             let error = match answer {
                 Ok((numbers, list)) => {
-                    said.insert(address.clone(), numbers);
+                    by_master.insert(address.clone(), numbers);
                     locks.extend(list);
                     None
                 }
@@ -111,7 +113,7 @@ impl Sampler {
             };
             masters.push((address, error));
         }
-        if said.is_empty()
+        if by_master.is_empty()
             && let Some(error) = masters.iter_mut().find_map(|(_, error)| error.take())
         {
             return Err(failure(error));
@@ -119,60 +121,60 @@ impl Sampler {
         locks.sort_by_key(|lock: &Contended| Reverse(lock.waiters));
         locks.truncate(count.into());
         let masters = masters.into_iter().map(Master::new).collect();
-        Ok(self.sample(said, masters, locks))
+        Ok(self.sample(by_master, masters, locks))
     }
 
     fn sample(
         &mut self,
-        said: BTreeMap<String, Said>,
+        by_master: BTreeMap<String, Numbers>,
         masters: Vec<Master>,
         locks: Vec<Contended>,
     ) -> Sample {
-        let (before, now) = (self.looked, Instant::now());
+        let (before, now) = (self.sampled, Instant::now());
         let elapsed = now.duration_since(before);
-        let per_second = Rates::total(said.iter().map(|(address, said)| {
-            let before = self.before.get(address).unwrap_or(said);
-            said.counters.rates(&before.counters, elapsed)
+        let per_second = Rates::total(by_master.iter().map(|(address, now)| {
+            let before = self.before.get(address).unwrap_or(now);
+            now.counters.rates(&before.counters, elapsed)
         }));
         let sample = Sample {
             at_ms: now_ms(),
             interval_ms: whole_ms(elapsed),
-            counters: Counters::total(said.values().map(|said| &said.counters)),
+            counters: Counters::total(by_master.values().map(|it| &it.counters)),
             per_second,
-            waits: self.waits(&said, (before, now)),
+            waits: self.waits(&by_master, (before, now)),
             masters,
             locks,
         };
-        (self.looked, self.before) = (now, said);
+        (self.sampled, self.before) = (now, by_master);
         sample
     }
 
-    /// Takes note of the waits at those masters that were seen before.
+    /// Adds the waits of the masters that the previous sample had.
     fn waits(
         &mut self,
-        said: &BTreeMap<String, Said>,
+        by_master: &BTreeMap<String, Numbers>,
         (before, now): (Instant, Instant),
     ) -> Option<Percentiles> {
-        let told = said.values().any(|said| said.waits.is_some());
-        let new = said.iter().filter_map(|(address, said)| {
+        let has_histogram = by_master.values().any(|it| it.waits.is_some());
+        let new = by_master.iter().filter_map(|(address, numbers)| {
             let earlier = self.before.get(address)?.waits.as_ref()?;
-            Some(said.waits.as_ref()?.since(earlier))
+            Some(numbers.waits.as_ref()?.since(earlier))
         });
         let new: Vec<_> = new.collect();
         if let Some(new) = Waits::total(new.iter()) {
             self.recent.add(before, now, new);
         }
-        told.then(|| self.recent.percentiles())
+        has_histogram.then(|| self.recent.percentiles())
     }
 
-    /// Looks at one lock.
+    /// Holders and queue of one lock.
     pub(super) async fn lock(&self, key: &[u8]) -> Result<LockInfo, Failure> {
         let lock = self.client.mutex(key).info().await;
         let lock = lock.map_err(|error| self.address.failure(&error))?;
         Ok(LockInfo::new(key, lock))
     }
 
-    /// Who holds each of these locks.
+    /// The holders of each of these locks.
     pub(super) async fn holders(&self, keys: Vec<Vec<u8>>) -> Vec<(Vec<u8>, Held)> {
         let asked = keys.into_iter().map(async |key| {
             let held = Held::new(self.client.mutex(&key).info().await);
@@ -181,10 +183,11 @@ impl Sampler {
         join_all(asked).await
     }
 
-    /// Ends the holds of a lock if there are still only these; how many were removed.
+    /// Ends the holds of a lock if it has no others. Returns the number of
+    /// removed holders.
     pub(super) async fn force(&self, key: &[u8], shown: &[HoldId]) -> Result<Option<u64>, Failure> {
-        // The server cannot do both in one step, so a hold that is granted between
-        // them is ended too.
+        // The server cannot compare and end holds in one step, so this also
+        // ends a hold that is granted in between.
         let held = holds(&self.lock(key).await?.info);
         if held.is_empty() || held.iter().any(|hold| !shown.contains(hold)) {
             return Ok(None);
@@ -193,7 +196,7 @@ impl Sampler {
         removed.map(Some).map_err(|error| {
             let failure = self.address.failure(&error);
             match error {
-                Error::Unavailable { .. } => failure.with_hint(LOOK_AGAIN),
+                Error::Unavailable { .. } => failure.with_hint(CHECK_HOLDERS),
                 _ => failure,
             }
         })
@@ -252,10 +255,10 @@ impl Master {
     }
 }
 
-/// Both answers of one master.
+/// Both answers of a master.
 struct Both {
     address: String,
-    answer: Result<(Said, Vec<Contended>), Error>,
+    answer: Result<(Numbers, Vec<Contended>), Error>,
 }
 
 fn both(
@@ -269,11 +272,11 @@ fn both(
     let one = |master: Answer<rlock_client::Counters>| {
         let list = lists.remove(&master.address);
         let answer = master.answer.and_then(|numbers| {
-            // One that has become known just now is asked in full the next time.
+            // A new master is asked for its locks the next time.
             let list = list.unwrap_or_else(|| Ok(Vec::new()))?;
             let counters = Counters::new(&numbers);
             let waits = Waits::read(&numbers);
-            Ok((Said { counters, waits }, list))
+            Ok((Numbers { counters, waits }, list))
         });
         Both {
             address: master.address,

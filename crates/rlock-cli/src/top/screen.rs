@@ -1,7 +1,7 @@
-//! What `top` shows: the last look, the order, the selection, the queue of a lock,
-//! a dialog; and what it wants to know next.
+//! The state of the screen: the last sample, the order, the selection, the
+//! queue of a lock, a dialog, and the next question.
 //!
-//! It asks nobody itself, and draws nothing.
+//! It sends nothing and draws nothing.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -21,20 +21,23 @@ use super::keys::{Action, action, has_control, movement};
 use super::sample::{Held, Sample, holds};
 use super::view::Paint;
 
-/// How many locks are asked for while only some of them are shown.
+/// How many locks to ask for while a filter hides some of them.
 const FILTERED: u16 = 1000;
-/// Holders of a lock with more of them are only counted, unless its queue is shown.
+/// The list names the holders of a lock only up to this number, and otherwise
+/// counts them.
 const HOLDERS_MAX: u64 = 100;
-/// How often it is asked who holds the locks in view, however short the interval.
+/// How often to ask for the holders of the locks in view, even if the interval
+/// is shorter.
 const HOLDERS_EVERY: Duration = Duration::from_millis(900);
-/// By how much a look may be late before its age is shown.
-const LATE: Duration = Duration::from_secs(2);
-/// For how long a rate is shown after it was more than zero: the screen is calmer.
+/// How late a sample may be before its age is shown.
+const LATE_MAX: Duration = Duration::from_secs(2);
+/// How long a rate stays on the screen after it became zero, so that the screen
+/// does not flicker.
 const RATE_KEPT: Duration = Duration::from_secs(60);
 /// How long a filter may be, in bytes.
 const FILTER_MAX: usize = 60;
 
-/// What the locks are sorted by; numbers with the largest first.
+/// The order of the locks; the largest numbers come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sort {
     Waiters,
@@ -51,7 +54,7 @@ impl Sort {
         }
     }
 
-    /// What comes before the key in the order of locks.
+    /// The first part of the sort key; the lock's key is the second.
     fn rank(self, row: &Row) -> impl Ord + use<> {
         Reverse(match self {
             Self::Waiters => u128::from(row.waiters),
@@ -61,7 +64,7 @@ impl Sort {
     }
 }
 
-/// A lock that is waited for.
+/// A lock with waiters.
 #[derive(Clone, Debug)]
 pub(super) struct Row {
     pub(super) key: Vec<u8>,
@@ -69,14 +72,14 @@ pub(super) struct Row {
     pub(super) holders: u64,
     pub(super) waiters: u64,
     pub(super) oldest_wait: Duration,
-    /// None until it is known.
+    /// None until the server has answered.
     pub(super) held: Option<Held>,
 }
 
 impl Row {
     fn new(lock: &Contended) -> Self {
         let held = match lock.holders {
-            // There is none if a request for several keys keeps the lock for itself.
+            // A free lock is reserved for a request for several keys.
             0 => Some(Held::by("nobody")),
             1..=HOLDERS_MAX => None,
             many => Some(Held::by(format!("{many} holders"))),
@@ -92,15 +95,15 @@ impl Row {
     }
 }
 
-/// What the servers said last, and when.
-pub(super) struct Known<T> {
+/// The latest answer of the servers, and its time.
+pub(super) struct Latest<T> {
     pub(super) it: T,
     pub(super) at: Instant,
-    /// Why there is nothing newer.
+    /// Why there is no newer answer.
     pub(super) failure: Option<Failure>,
 }
 
-impl<T> Known<T> {
+impl<T> Latest<T> {
     fn new(it: T) -> Self {
         Self {
             it,
@@ -109,7 +112,7 @@ impl<T> Known<T> {
         }
     }
 
-    fn learn(&mut self, answer: Result<T, Failure>) {
+    fn update(&mut self, answer: Result<T, Failure>) {
         match answer {
             Ok(it) => *self = Self::new(it),
             Err(failure) => self.failure = Some(failure),
@@ -117,11 +120,11 @@ impl<T> Known<T> {
     }
 }
 
-/// The lock whose queue is shown, which may have left the list.
+/// The lock whose queue is shown. It may be missing from the list.
 pub(super) struct Queue {
     pub(super) key: Vec<u8>,
-    /// None until it has been asked for.
-    pub(super) lock: Known<Option<LockInfo>>,
+    /// None until the server has answered.
+    pub(super) lock: Latest<Option<LockInfo>>,
     pub(super) waiters: TableState,
 }
 
@@ -129,39 +132,39 @@ impl Queue {
     fn new(key: Vec<u8>) -> Self {
         Self {
             key,
-            lock: Known::new(None),
+            lock: Latest::new(None),
             waiters: TableState::new(),
         }
     }
 }
 
-/// What covers the screen until a key is pressed.
+/// A dialog over the screen. Any key closes it.
 pub(super) enum Dialog {
     Help,
-    /// Who holds this lock is not known yet.
+    /// The holders of this lock are unknown until the server answers.
     Asking(Vec<u8>),
     Confirm(Confirm),
-    /// What came of it, in paragraphs.
-    Said(Vec<String>),
+    /// A message, in paragraphs.
+    Message(Vec<String>),
 }
 
-/// Whether to end the holds of a lock.
+/// The question whether to end the holds of a lock.
 pub(super) struct Confirm {
     key: Vec<u8>,
     pub(super) lock: LockInfo,
-    /// Whether all of the question is on the screen. It counts for nothing until
-    /// then.
+    /// Whether the whole question is on the screen. Until then an answer has no
+    /// effect.
     pub(super) is_shown: bool,
 }
 
-/// What to ask next.
+/// What to ask the servers next.
 #[derive(Default)]
 struct Wanted {
-    look: bool,
+    sample: bool,
     queue: bool,
     /// The holders of all locks in view, not only of those whose holders are unknown.
     holders: bool,
-    /// What the user wants to have done, once.
+    /// A command of the user. It is sent once.
     command: Option<Question>,
 }
 
@@ -173,23 +176,23 @@ pub(super) struct Screen {
     limit: u16,
     pub(super) sort: Sort,
     pub(super) is_paused: bool,
-    pub(super) sample: Known<Sample>,
-    /// The locks of the sample that the filter lets through, in order.
+    pub(super) sample: Latest<Sample>,
+    /// The locks of the sample that match the filter, in order.
     pub(super) rows: Vec<Row>,
     /// When each rate was last more than zero.
     moved: BTreeMap<String, Instant>,
     pub(super) filter: String,
     /// Whether the user is typing the filter.
     pub(super) is_typing: bool,
-    /// The selected lock: by key, as its place changes.
+    /// The key of the selected lock. Its place may change.
     selected: Option<Vec<u8>>,
     pub(super) locks: TableState,
     pub(super) queue: Option<Queue>,
     pub(super) dialog: Option<Dialog>,
-    /// How many lines of locks or waiters fit, as it was drawn last.
+    /// How many locks or waiters fitted when the screen was last drawn.
     pub(super) page: usize,
     wanted: Wanted,
-    /// When it was last asked who holds all locks in view.
+    /// When the holders of all locks in view were last asked for.
     asked_holders: Option<Instant>,
 }
 
@@ -207,7 +210,7 @@ impl Screen {
             limit,
             sort: Sort::Waiters,
             is_paused: false,
-            sample: Known::new(sample),
+            sample: Latest::new(sample),
             rows: Vec::new(),
             moved: BTreeMap::new(),
             filter: String::new(),
@@ -224,40 +227,40 @@ impl Screen {
         screen
     }
 
-    /// How old what is shown is.
+    /// The age of the numbers on the screen.
     pub(super) fn age(&self) -> Duration {
         let queue = self.queue.as_ref().filter(|queue| queue.lock.it.is_some());
         let at = queue.map_or(self.sample.at, |queue| queue.lock.at);
         at.elapsed()
     }
 
-    /// Whether it shows what was, not what is, though nobody wanted that.
+    /// Whether the numbers are old although the user has not paused.
     pub(super) fn is_stale(&self) -> bool {
-        let is_late = !self.is_paused && self.age() > self.every + LATE;
+        let is_late = !self.is_paused && self.age() > self.every + LATE_MAX;
         self.failure().is_some() || is_late
     }
 
-    /// Why there is nothing newer.
+    /// Why there are no newer numbers.
     pub(super) fn failure(&self) -> Option<&Failure> {
         let queue = self.queue.as_ref();
         let of_queue = queue.and_then(|queue| queue.lock.failure.as_ref());
         of_queue.or(self.sample.failure.as_ref())
     }
 
-    /// A rate, unless it has been zero for long.
+    /// A rate; none if it has been zero for a while.
     pub(super) fn rate(&self, name: &str) -> Option<f64> {
         let is_shown = self.moved.get(name)?.elapsed() < RATE_KEPT;
         is_shown.then(|| self.sample.it.per_second.get(name))
     }
 
-    /// The next question. It is asked.
+    /// The next question. The caller asks it.
     pub(super) fn question(&mut self) -> Option<Question> {
         let wanted = &mut self.wanted;
         if let Some(command) = wanted.command.take() {
             return Some(command);
         }
-        // What a look makes wanted comes before the next look: on a slow server
-        // that is wanted again as soon as it has come.
+        // The questions that follow from a sample come before the next sample.
+        // On a slow server the next sample is always due.
         if std::mem::take(&mut wanted.queue)
             && let Some(queue) = &self.queue
         {
@@ -268,7 +271,7 @@ impl Screen {
         }
         let is_filtered = !self.filter.is_empty();
         let count = if is_filtered { FILTERED } else { self.limit };
-        std::mem::take(&mut self.wanted.look).then_some(Question::Look(count))
+        std::mem::take(&mut self.wanted.sample).then_some(Question::Sample(count))
     }
 
     fn question_of_holders(&mut self) -> Option<Question> {
@@ -288,18 +291,18 @@ impl Screen {
         (!keys.is_empty()).then_some(Question::Holders(keys))
     }
 
-    /// An interval is over, or what is shown is known to have changed.
-    pub(super) fn look_again(&mut self) {
-        self.wanted.look = !self.is_paused;
+    /// Asks for a new sample, unless the user has paused.
+    pub(super) fn refresh(&mut self) {
+        self.wanted.sample = !self.is_paused;
     }
 
-    /// Takes in what the servers said.
-    pub(super) fn learn(&mut self, answer: Answer) {
+    /// Takes an answer of the servers.
+    pub(super) fn update(&mut self, answer: Answer) {
         match answer {
-            // Paused meanwhile.
-            Answer::Look(_) if self.is_paused => {}
-            Answer::Look(answer) => {
-                self.sample.learn(answer);
+            // The user has paused meanwhile.
+            Answer::Sample(_) if self.is_paused => {}
+            Answer::Sample(answer) => {
+                self.sample.update(answer);
                 self.wanted.queue = self.queue.is_some();
                 let asked = self.asked_holders;
                 self.wanted.holders = asked.is_none_or(|asked| asked.elapsed() >= HOLDERS_EVERY);
@@ -314,23 +317,23 @@ impl Screen {
             }
             Answer::Queue(key, lock) => {
                 if let Some(queue) = self.queue.as_mut().filter(|queue| queue.key == key) {
-                    queue.lock.learn(lock.map(Some));
+                    queue.lock.update(lock.map(Some));
                 }
             }
             Answer::Confirm(key, lock) => {
-                // The user may have turned to something else.
+                // The user may have closed the dialog.
                 if matches!(&self.dialog, Some(Dialog::Asking(asked)) if *asked == key) {
                     self.dialog = Some(confirm(key, lock));
                 }
             }
             Answer::Force(key, removed) => {
-                self.dialog = Some(Dialog::Said(forced(&key, removed)));
-                self.look_again();
+                self.dialog = Some(Dialog::Message(forced(&key, removed)));
+                self.refresh();
             }
         }
     }
 
-    /// Makes rows of the sample.
+    /// Makes the rows from the sample.
     fn make_rows(&mut self) {
         let rates = self.sample.it.per_second.moving();
         let now = Instant::now();
@@ -360,13 +363,13 @@ impl Screen {
         let place = selected.and_then(|key| self.rows.iter().position(|row| row.key == *key));
         match place {
             Some(place) => self.locks.select(Some(place)),
-            // It is selected until its queue is left.
+            // The lock stays selected until its queue is closed.
             None if self.queue.is_some() => {}
             None => self.select(self.place()),
         }
     }
 
-    /// Where the selected lock stands, or stood.
+    /// The place of the selected lock, or its last one.
     fn place(&self) -> usize {
         self.locks.selected().unwrap_or_default()
     }
@@ -378,7 +381,7 @@ impl Screen {
         self.locks.select(row.map(|_| place));
     }
 
-    /// Does what a key means; true to end the program.
+    /// Handles a key. True ends the program.
     pub(super) fn press(&mut self, key: KeyEvent) -> bool {
         match self.dialog.take() {
             Some(Dialog::Confirm(confirm)) => self.confirmed(confirm, key),
@@ -393,7 +396,7 @@ impl Screen {
         if confirm.is_shown && key.code == KeyCode::Char('y') && !has_control(key) {
             let Confirm { key, lock, .. } = confirm;
             let words = format!("ending the holds of {}", lossy(&key));
-            self.dialog = Some(Dialog::Said(vec![words]));
+            self.dialog = Some(Dialog::Message(vec![words]));
             self.wanted.command = Some(Question::Force(key, holds(&lock.info)));
         }
     }
@@ -417,9 +420,9 @@ impl Screen {
         let was_empty = self.filter.is_empty();
         change(&mut self.filter);
         self.make_rows();
-        // Then more locks are asked for, or fewer again.
+        // A filter changes how many locks to ask for.
         if was_empty != self.filter.is_empty() {
-            self.look_again();
+            self.refresh();
         }
     }
 
@@ -428,7 +431,7 @@ impl Screen {
         self.change_filter(String::clear);
     }
 
-    /// Does it; true to end the program.
+    /// Does an action. True ends the program.
     fn act(&mut self, action: Action) -> bool {
         match action {
             Action::Back | Action::Queue if self.queue.is_some() => self.close(),
@@ -453,7 +456,7 @@ impl Screen {
             }
             Action::Pause => {
                 self.is_paused = !self.is_paused;
-                self.look_again();
+                self.refresh();
             }
             Action::Help => self.dialog = Some(Dialog::Help),
         }
@@ -480,8 +483,8 @@ impl Screen {
         self.arrange();
     }
 
-    /// Asks who holds the lock, and only then the user. Nothing else that the user
-    /// wants to have done is forgotten for that.
+    /// Asks the server for the holders, and then the user. It does not replace
+    /// a command that was not sent yet.
     fn ask_to_force(&mut self) {
         if let Some(key) = self.selected.clone()
             && self.wanted.command.is_none()
@@ -495,18 +498,18 @@ impl Screen {
 fn confirm(key: Vec<u8>, lock: Result<LockInfo, Failure>) -> Dialog {
     match lock {
         Ok(lock) if lock.info.holders.is_empty() => {
-            Dialog::Said(vec![format!("nobody holds {}", lossy(&key))])
+            Dialog::Message(vec![format!("nobody holds {}", lossy(&key))])
         }
         Ok(lock) => Dialog::Confirm(Confirm {
             key,
             lock,
             is_shown: false,
         }),
-        Err(failure) => Dialog::Said(failed(failure)),
+        Err(failure) => Dialog::Message(failed(failure)),
     }
 }
 
-/// What came of the end of holds.
+/// The outcome of ending holds.
 fn forced(key: &[u8], removed: Result<Option<u64>, Failure>) -> Vec<String> {
     let key = lossy(key);
     match removed {
@@ -514,7 +517,7 @@ fn forced(key: &[u8], removed: Result<Option<u64>, Failure>) -> Vec<String> {
         Ok(Some(1)) => vec![format!("{key}: 1 holder removed")],
         Ok(Some(removed)) => vec![format!("{key}: {removed} holders removed")],
         Ok(None) => vec![format!(
-            "nothing was changed: the holders of {key} are not those any more that you were shown"
+            "nothing was changed: the holders of {key} have changed since the question"
         )],
         Err(failure) => failed(failure),
     }

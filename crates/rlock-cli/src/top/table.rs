@@ -1,5 +1,5 @@
-//! Tables that fit the screen: columns that say little go, then names are cut in
-//! the middle, as they differ at both ends.
+//! Tables that fit the screen: it leaves out columns that say little, and then
+//! cuts names in the middle, because names differ at both ends.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use unicode_truncate::UnicodeTruncateStr;
 
 use crate::readable::Column;
 
-/// Between two columns.
+/// The width between two columns.
 const GAP: u16 = 2;
-/// A name is not cut to less than this while another column can go instead.
+/// A name is not cut below this width while another column can be left out.
 const NAME_MIN: usize = 20;
 
-/// Cells of things, in the columns that there is room for.
+/// The columns that fit, with their cells.
 pub(super) struct Fitted<'a, T> {
     columns: Vec<Shown<'a, T>>,
 }
@@ -40,7 +40,7 @@ impl<'a, T> Shown<'a, T> {
         }
     }
 
-    /// Whether all of it is what is usual there.
+    /// Whether all cells have the usual text.
     fn says_nothing(&self) -> bool {
         let usual = self.column.usual;
         usual.is_some_and(|usual| self.cells.iter().all(|cell| cell == usual))
@@ -50,7 +50,7 @@ impl<'a, T> Shown<'a, T> {
         self.column.usual == Some("") && self.says_nothing()
     }
 
-    /// What is left of it when it is cut.
+    /// The smallest width of the column.
     fn least(&self) -> usize {
         match self.column.is_name {
             true => self.width.min(NAME_MIN),
@@ -76,13 +76,13 @@ impl<'a, T> Fitted<'a, T> {
         widths + usize::from(GAP) * self.columns.len().saturating_sub(1)
     }
 
-    /// Whether there was such a column to drop.
+    /// Drops the last such column. False if there is none.
     fn drop_last(&mut self, which: impl Fn(&Shown<'a, T>) -> bool) -> bool {
         let place = self.columns.iter().rposition(which);
         place.map(|place| self.columns.remove(place)).is_some()
     }
 
-    /// Has the names share what the others leave.
+    /// Cuts names until the table fits.
     fn cut(&mut self, room: usize) {
         for _ in room..self.width(|it| it.width) {
             let names = self.columns.iter_mut().filter(|it| it.column.is_name);
@@ -92,7 +92,7 @@ impl<'a, T> Fitted<'a, T> {
         }
     }
 
-    /// A row for each of the things; times that somebody waited have a colour.
+    /// A row for each of the things. Waits have a colour.
     pub(super) fn table(&self, things: &[T], colour: impl Fn(Duration) -> Style) -> Table<'static> {
         let row = |(at, thing)| {
             let cells = self.columns.iter().map(|it| {
@@ -124,12 +124,13 @@ fn cell<T>(column: &Column<T>, text: String) -> Cell<'static> {
     })
 }
 
-/// How many columns of the screen it takes.
+/// The width of a text, in columns of the screen.
 pub(super) fn width(text: &str) -> usize {
     Span::raw(text).width()
 }
 
-/// At most `room` columns of it: its beginning and its end if there is more.
+/// The text in at most `room` columns: if it is too long, its beginning and its
+/// end.
 pub(super) fn cut(text: &str, room: usize) -> String {
     if width(text) <= room {
         return text.to_owned();
@@ -190,7 +191,8 @@ mod tests {
             widths(&things, 57),
             [(name, 31), (kind, 5), (number, 6), (extra, 9)]
         );
-        // What says nothing goes first, then the name is cut, then what is spare goes.
+        // A column that says nothing goes first. Then the name is cut, and then
+        // a spare column goes.
         assert_eq!(widths(&things, 56), [(name, 31), (number, 6), (extra, 9)]);
         assert_eq!(widths(&things, 39), [(name, 20), (number, 6), (extra, 9)]);
         assert_eq!(widths(&things, 38), [(name, 30), (number, 6)]);

@@ -1,8 +1,7 @@
-//! The terminal while `top` has it: what is drawn there, and what comes from the
-//! keyboard or by a signal.
+//! The terminal of `top`: its screen, its keyboard, and signals.
 //!
-//! It is restored however `top` ends: when [`Display`] is dropped, and by a hook
-//! before the message of a panic.
+//! It is always restored: when [`Display`] is dropped, and by a hook before the
+//! message of a panic.
 
 use crossterm::event::{Event, EventStream, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use futures_util::StreamExt;
@@ -36,12 +35,12 @@ impl Drop for Display {
     }
 }
 
-/// What has come from the user.
+/// An input of the user.
 pub(super) enum Press {
-    /// Ends, with this exit code.
+    /// Ends the program with this exit code.
     Quit(u8),
     Key(KeyEvent),
-    /// The terminal has another size, for example.
+    /// Anything else, such as a new size of the terminal.
     Other,
 }
 
@@ -57,7 +56,7 @@ impl<'a> Input<'a> {
         Self { events, signals }
     }
 
-    /// What comes next.
+    /// The next input.
     ///
     /// # Cancel safety
     ///
@@ -69,7 +68,7 @@ impl<'a> Input<'a> {
             event = self.events.next() => event,
         };
         match event.transpose() {
-            // Nobody can press anything any more.
+            // The keyboard is closed.
             Ok(None) => Ok(Press::Quit(0)),
             Ok(Some(Event::Key(key))) => Ok(press(key)),
             Ok(Some(_)) => Ok(Press::Other),

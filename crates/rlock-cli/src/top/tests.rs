@@ -1,4 +1,4 @@
-//! What is drawn, in terminals of all sizes.
+//! The screen, in terminals of all sizes.
 
 use std::time::{Duration, Instant};
 
@@ -65,7 +65,7 @@ fn shows(screen: &mut Screen, columns: u16, lines: u16) -> String {
     drawn(screen, columns, lines).to_string()
 }
 
-/// What colours there are in the line that has these words.
+/// The colours in the line with these words.
 fn colour_of(backend: &TestBackend, words: &str) -> Vec<Color> {
     let buffer = backend.buffer();
     let lines = buffer.content.chunks(buffer.area.width.into());
@@ -141,14 +141,14 @@ fn what_is_old_is_not_shown_as_new() {
 fn a_failure_is_shown_at_once_with_the_age() {
     let mut screen = screen(None);
     let failure = Failure::new(Code::Unreachable, "cannot reach the server");
-    screen.learn(Answer::Look(Err(failure)));
+    screen.update(Answer::Sample(Err(failure)));
     let shown = shows(&mut screen, 60, 12);
     assert!(
         shown.contains("cannot reach the server; asking again"),
         "{shown}"
     );
     assert!(shown.contains("as of 0 s ago"), "{shown}");
-    screen.learn(Answer::Look(Ok(sample(None))));
+    screen.update(Answer::Sample(Ok(sample(None))));
     let shown = shows(&mut screen, 60, 12);
     assert!(!shown.contains("as of"), "{shown}");
 }
@@ -184,7 +184,7 @@ fn waits_are_those_of_the_last_seconds() {
 }
 
 #[test]
-fn of_a_module_without_histogram_it_says_so() {
+fn a_module_without_the_histogram_is_named_as_older() {
     let shown = shows(&mut screen(None), 60, 20);
     let words = "waited      not known: the module is older than this rlock";
     assert!(shown.contains(words), "{shown}");
@@ -208,24 +208,24 @@ fn only_locks_in_view_are_asked_for_their_holders() {
 }
 
 #[test]
-fn holders_and_queue_are_asked_for_though_looks_take_longer_than_the_interval() {
+fn holders_and_queue_are_asked_for_even_if_samples_take_longer_than_the_interval() {
     let mut screen = waited_for(&[SECOND]);
-    let look = |screen: &mut Screen| {
+    let sampled = |screen: &mut Screen| {
         let rows = screen.rows.clone();
-        screen.learn(Answer::Look(Ok(sample(None))));
+        screen.update(Answer::Sample(Ok(sample(None))));
         screen.rows = rows;
-        screen.look_again();
+        screen.refresh();
     };
-    look(&mut screen);
+    sampled(&mut screen);
     assert!(matches!(screen.question(), Some(Question::Holders(_))));
-    assert_eq!(screen.question(), Some(Question::Look(50)));
+    assert_eq!(screen.question(), Some(Question::Sample(50)));
     press(&mut screen, KeyCode::Char('g'));
     press(&mut screen, KeyCode::Enter);
     let queue = Some(Question::Queue(b"lock-00".to_vec()));
     assert_eq!(screen.question(), queue);
-    look(&mut screen);
+    sampled(&mut screen);
     assert_eq!(screen.question(), queue);
-    assert_eq!(screen.question(), Some(Question::Look(50)));
+    assert_eq!(screen.question(), Some(Question::Sample(50)));
 }
 
 #[test]
@@ -272,7 +272,7 @@ fn a_question_that_was_left_does_not_come_back() {
     assert_eq!(screen.question(), Some(Question::Confirm(key.clone())));
     press(&mut screen, KeyCode::Char('y'));
     let failure = Failure::new(Code::Refused, "no");
-    screen.learn(Answer::Confirm(key, Err(failure)));
+    screen.update(Answer::Confirm(key, Err(failure)));
     assert!(screen.dialog.is_none());
     assert!(!matches!(screen.question(), Some(Question::Force(..))));
 }
@@ -281,13 +281,13 @@ fn a_question_that_was_left_does_not_come_back() {
 fn what_a_server_says_of_a_force_is_shown_with_its_hint() {
     let mut screen = screen(None);
     let failure = Failure::new(Code::Refused, "NOPERM: no permission").with_hint("see the rights");
-    screen.learn(Answer::Force(b"k".to_vec(), Err(failure)));
+    screen.update(Answer::Force(b"k".to_vec(), Err(failure)));
     let shown = shows(&mut screen, 60, 20);
     for words in ["NOPERM: no permission", "see the rights"] {
         assert!(shown.contains(words), "{shown}");
     }
-    screen.learn(Answer::Force(b"k".to_vec(), Ok(Some(2))));
+    screen.update(Answer::Force(b"k".to_vec(), Ok(Some(2))));
     assert!(shows(&mut screen, 60, 20).contains("k: 2 holders removed"));
-    screen.learn(Answer::Force(b"k".to_vec(), Ok(None)));
+    screen.update(Answer::Force(b"k".to_vec(), Ok(None)));
     assert!(shows(&mut screen, 60, 20).contains("nothing was changed"));
 }

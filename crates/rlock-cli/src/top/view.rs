@@ -1,6 +1,6 @@
 //! Draws the screen of `top`.
 //!
-//! It is made for 60 columns and more. In a smaller terminal parts are cut off.
+//! It needs 60 columns. A smaller terminal shows only a part.
 
 use std::time::Duration;
 
@@ -20,17 +20,17 @@ use super::keys::KEYS;
 use super::screen::{Confirm, Dialog, Row, Screen};
 use super::table::{Fitted, cut, width};
 
-/// From when on a wait is shown as long, and as too long.
+/// Waits from these times on are shown as long, and as too long.
 const LONG: Duration = Duration::from_secs(1);
 const TOO_LONG: Duration = Duration::from_secs(10);
 
-/// The numbers are shown only where this many lines are left for the list.
+/// The numbers are shown only if this number of lines is left for the list.
 const LIST_MIN: usize = 8;
-/// How wide a dialog is at most inside.
+/// The largest inner width of a dialog.
 const DIALOG_WIDTH: u16 = 62;
-/// How many holders the question before their end names.
+/// How many holders the question names before it ends their holds.
 const NAMED_MAX: usize = 3;
-/// A key or an owner takes this many lines of a dialog at most.
+/// A key or an owner takes at most this number of lines of a dialog.
 const NAME_LINES: usize = 2;
 
 const LOCKS: &[Column<Row>] = &[
@@ -62,7 +62,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, screen: &mut Screen) {
         length(numbers.len()),
         Constraint::Length(1),
         Constraint::Fill(1),
-        // The title says whether any of it is true, so it goes last.
+        // The title shows the age of everything, so it is left out last.
         Constraint::Length(area.height.saturating_sub(1).min(1)),
     ])
     .areas(area);
@@ -80,7 +80,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, screen: &mut Screen) {
     draw_dialog(frame, screen);
 }
 
-/// The title, and why what is shown is old, if it is.
+/// The title, and why the numbers are old, if they are.
 fn titles(screen: &Screen, room: usize) -> Vec<Line<'static>> {
     let mut lines = vec![title(screen, room)];
     if let Some(failure) = screen.failure() {
@@ -90,7 +90,7 @@ fn titles(screen: &Screen, room: usize) -> Vec<Line<'static>> {
     lines
 }
 
-/// The numbers, where there is room for them.
+/// The numbers, if they fit.
 fn numbers(screen: &Screen, area: Rect, taken: usize) -> Vec<Line<'static>> {
     if screen.queue.is_some() {
         return Vec::new();
@@ -127,7 +127,7 @@ fn spread(mut left: Vec<Span<'static>>, right: Span<'static>, room: usize) -> Li
     Line::from(left)
 }
 
-/// Draws the list; which part of it.
+/// Draws the list. Returns which part of it is shown.
 fn draw_locks(frame: &mut Frame<'_>, area: Rect, screen: &mut Screen) -> String {
     if screen.rows.is_empty() {
         let words = nobody(screen);
@@ -158,13 +158,13 @@ fn nobody(screen: &Screen) -> String {
     }
 }
 
-/// How many lines of a table there are in an area, below its titles.
+/// How many lines of a table fit into an area, below its titles.
 fn list_lines(area: Rect) -> usize {
     usize::from(area.height).saturating_sub(1)
 }
 
-/// Draws a table, with a scroll bar if it has more lines than fit; which lines are
-/// shown then.
+/// Draws a table. If it does not fit, adds a scroll bar and returns which lines
+/// are shown.
 fn draw_list<T>(
     frame: &mut Frame<'_>,
     area: Rect,
@@ -204,7 +204,8 @@ fn draw_list<T>(
     Some(format!("{}-{}", first + 1, first + lines))
 }
 
-/// Draws holders and waiters of one lock; which part of these.
+/// Draws holders and waiters of a lock. Returns which part of the waiters is
+/// shown.
 fn draw_queue(frame: &mut Frame<'_>, area: Rect, screen: &mut Screen) -> String {
     let (paint, room) = (screen.paint, usize::from(area.width));
     let Some(queue) = &mut screen.queue else {
@@ -219,7 +220,7 @@ fn draw_queue(frame: &mut Frame<'_>, area: Rect, screen: &mut Screen) -> String 
     let state = format!(": {}, {} queued", info.mode, info.queued);
     let name = cut(&printable(key), room.saturating_sub(width(&state)));
     let title = Line::styled(name + &state, bold());
-    // Holders get what they need, but not more than half.
+    // The holders get at most half of the space.
     let holder_lines = (info.holders.len() + 1).min((area.height / 2).into());
     let [above, _, holders, _, waiters] = Layout::vertical([
         Constraint::Length(1),
@@ -245,7 +246,7 @@ fn draw_queue(frame: &mut Frame<'_>, area: Rect, screen: &mut Screen) -> String 
     })
 }
 
-/// Draws those of the holders that there is room for, and how many more there are.
+/// Draws the holders that fit, and the number of the others.
 fn draw_holders(frame: &mut Frame<'_>, area: Rect, info: &rlock_client::Info, paint: Paint) {
     let holders = &info.holders;
     if holders.is_empty() {
@@ -273,7 +274,8 @@ fn draw_holders(frame: &mut Frame<'_>, area: Rect, info: &rlock_client::Info, pa
     }
 }
 
-/// The last line: what the user types, or the keys; and what part is shown.
+/// The last line: the text that the user types, or the keys, and which part is
+/// shown.
 fn foot(screen: &Screen, room: usize, shown: &str) -> Line<'static> {
     let filter = format!("/{}", printable(&screen.filter));
     let mut left = Vec::new();
@@ -316,7 +318,7 @@ fn foot(screen: &Screen, room: usize, shown: &str) -> Line<'static> {
     spread(left, Span::styled(shown.to_owned(), dim()), room)
 }
 
-/// Draws what covers the screen until a key is pressed.
+/// Draws the dialog, if there is one.
 fn draw_dialog(frame: &mut Frame<'_>, screen: &mut Screen) {
     let area = frame.area();
     let paint = screen.paint;
@@ -339,7 +341,7 @@ fn draw_dialog(frame: &mut Frame<'_>, screen: &mut Screen) {
             let instead = || statement(&[too_small.to_owned()], room);
             ("Force", if confirm.is_shown { lines } else { instead() })
         }
-        Some(Dialog::Said(words)) => ("Force", statement(words, room)),
+        Some(Dialog::Message(words)) => ("Force", statement(words, room)),
     };
     let widest = lines.iter().map(Line::width).max().unwrap_or_default();
     let place = area.centered(length(widest + 4), length(lines.len() + 2));
@@ -359,7 +361,7 @@ fn help() -> Vec<Line<'static>> {
     keys.chain(any_key()).collect()
 }
 
-/// Paragraphs, until a key is pressed.
+/// A message, and the note that any key closes it.
 fn statement(words: &[String], room: usize) -> Vec<Line<'static>> {
     let lines = words
         .iter()
@@ -371,7 +373,7 @@ fn any_key() -> [Line<'static>; 2] {
     [Line::default(), Line::styled("any key goes on", dim())]
 }
 
-/// Whether to end the holds of a lock.
+/// The question whether to end the holds of a lock.
 fn question(confirm: &Confirm, room: usize, paint: Paint) -> Vec<Line<'static>> {
     let LockInfo { key, info } = &confirm.lock;
     let name = |name: &str| cut(&printable(name), room * NAME_LINES);
@@ -435,7 +437,7 @@ pub(super) fn dim() -> Style {
     Style::new().add_modifier(Modifier::DIM)
 }
 
-/// Colours, where they are wanted and the terminal has them.
+/// The colours, if the terminal has them and the user wants them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Paint {
     pub(super) is_coloured: bool,
@@ -451,12 +453,12 @@ impl Paint {
         }
     }
 
-    /// The style of what is wrong.
+    /// The style for failures.
     pub(super) fn bad(self) -> Style {
         self.of(Color::Red).add_modifier(Modifier::BOLD)
     }
 
-    /// The style of what is unusual.
+    /// The style for unusual values.
     pub(super) fn notable(self) -> Style {
         self.of(Color::Yellow).add_modifier(Modifier::BOLD)
     }
