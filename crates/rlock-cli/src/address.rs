@@ -271,7 +271,7 @@ impl Address {
     }
 
     /// The servers did not answer within `limit`.
-    pub(crate) fn silent(&self, limit: Duration) -> Failure {
+    pub(crate) fn no_answer(&self, limit: Duration) -> Failure {
         let limit = humantime::format_duration(limit);
         let message = format!("no answer from {} within {limit}", self.words());
         self.unreachable(message)

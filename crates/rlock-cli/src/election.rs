@@ -46,13 +46,13 @@ pub(crate) struct Elect {
     #[arg(short, long, value_name = "DURATION", value_parser = from_zero)]
     wait: Option<Duration>,
 
-    /// How long the leadership outlives rlock if rlock is killed or loses its connection; it
-    /// is renewed every third of this time.
+    /// How long the leadership outlives rlock if rlock is killed or loses its connection.
+    /// rlock renews it every third of this time.
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = from_millisecond)]
     lease: Duration,
 
-    /// Bind the leadership to rlock's connection: when it ends, the next candidate
-    /// leads this much later.
+    /// Bind the leadership to rlock's connection: when the connection ends, the next
+    /// candidate leads this much later.
     #[arg(long, value_name = "DURATION", value_parser = from_zero)]
     bind: Option<Duration>,
 

@@ -11,11 +11,11 @@ use rlock_client::Mode;
 use crate::counters::{Counters, Rates};
 use crate::failure::{Code, Failure};
 
-use super::asker::{Answer, Question};
 use super::recent::Percentiles;
 use super::sample::{Held, Sample};
 use super::screen::{Dialog, Row, Screen};
 use super::view::{self, Paint};
+use super::worker::{Answer, Question};
 
 fn sample(waits: Option<Percentiles>) -> Sample {
     Sample {
