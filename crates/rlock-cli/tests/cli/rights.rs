@@ -1,5 +1,5 @@
-//! The users of docs/operating.md: what each is for works, and no more is asked
-//! of the server.
+//! The users of docs/operating.md: their commands work, and need no further
+//! rights.
 
 use std::collections::BTreeMap;
 use std::process::Stdio;
@@ -20,7 +20,7 @@ const OTHERS: [&str; 4] = [
     include_str!("../../../../docs/cli.md"),
     include_str!("../../../../deploy/rlock-exporter.default"),
 ];
-/// What every rule begins with, behind the name.
+/// The beginning of every rule, behind the user's name.
 const PASSWORD: &str = " on >a-password ";
 
 /// The rules of a text, by user: lines of redis.conf and calls of ACL SETUSER.
@@ -35,14 +35,14 @@ fn rules(text: &'static str) -> Vec<(&'static str, String)> {
     rules.collect()
 }
 
-/// What the page adds to a rule, in the row that begins so.
+/// The addition to a rule in the row of the page that begins like this.
 fn added(row: &str) -> String {
     let row = PAGE.lines().find(|line| line.starts_with(row));
     let cell = row.unwrap().split('`').rfind(|cell| !cell.starts_with(' '));
     format!(" {}", cell.unwrap().replace("\\|", "|"))
 }
 
-/// Makes the users, with what is added to their rules.
+/// Creates the users that need locks, with an addition to their rules.
 pub(crate) fn admit(server: &Server, more: &str) {
     let mut admin = server.admin();
     for (user, rule) in BTreeMap::from_iter(rules(PAGE)) {
@@ -50,7 +50,7 @@ pub(crate) fn admit(server: &Server, more: &str) {
     }
 }
 
-/// Nobody was refused anything.
+/// Checks that the server has refused nothing.
 pub(crate) fn assert_nothing_refused(server: &Server) {
     let log: Vec<BTreeMap<String, redis::Value>> = server.admin().run("ACL LOG");
     assert!(log.is_empty(), "{log:?}");
@@ -260,7 +260,7 @@ fn each_question_needs_no_more_than_the_operator_has() {
 }
 
 #[test]
-fn who_observes_an_election_needs_a_channel_more_and_who_leads_does_not() {
+fn an_observer_of_an_election_needs_one_more_channel_and_a_candidate_does_not() {
     let server = Server::start();
     admit(&server, "");
     let elected = || {
@@ -356,7 +356,7 @@ fn without_the_default_user_all_others_work() {
     let master = Server::start();
     let replica = replica_of(&master);
     let root = "ACL SETUSER root on >a-password ~* &* +@all";
-    // Sentinels have a server close its connections, so each of these is a new one.
+    // A fail-over closes connections, so each use opens a new one.
     let admin = |server: &Server| Admin::at(&url(server, "root"));
     let users = users_of_the_example();
     assert_eq!(users.last(), Some(&"default reset off"));
