@@ -1,48 +1,58 @@
 # Shortcuts only: what they do is in the scripts under tests/.
 
-.DEFAULT_GOAL := help
-.PHONY: bench build chaos compare docs election fencing fresh fuzz help install lint module package pictures release run sanitize server servers soak test
+# Where cargo puts the programs, and a server with the module, started by the program that `make run` builds, too.
+built := $${CARGO_TARGET_DIR:-target}/release
+with_server := RLOCK_TESTSERVER=$(built)/rlock-testserver tests/with-server
 
-build: module ## Build target/release/librlock.so and the command line, target/release/rlock
+.DEFAULT_GOAL := help
+.PHONY: bench build chaos command-line compare demonstration docs election fencing fresh fuzz help install lint module package pictures release \
+  run sanitize server servers soak test
+
+build: module command-line ## Build target/release/librlock.so and the command line, target/release/rlock
+
+command-line:
+	tests/install-needs
 	cargo build --release --package rlock-cli
 
 module:
 	tests/install-needs
 	cargo build --release --lib
 
+# The module, the demonstration, and the program that starts servers: in one go, for all targets that start a server.
+demonstration:
+	tests/install-needs
+	tests/list-servers >/dev/null
+	cargo build --release --package rlock --lib --example stock --package rlock-testkit --bins
+
 # It builds nothing, so that root can install what a user has built.
 install: ## Install what `make build` has built: PREFIX=/usr/local, DESTDIR=
 	deploy/install "$(DESTDIR)" $(PREFIX)
 
-package: ## Debian packages, an archive for other systems, and the clients' packages, in target/dist
+package: ## Debian packages, an archive for other systems, and the clients' packages, in target/dist; ARGS=--all-wheels: Python's for other machines, too
 	deploy/make-packages --needs
 	$(MAKE) build
 	deploy/make-packages
-	clients/make-packages $${CARGO_TARGET_DIR:-target}/dist
+	clients/make-packages $(ARGS) $${CARGO_TARGET_DIR:-target}/dist
 
 release: ## Everything that a release publishes, tried, in target/dist; publishes nothing; ARGS=--rehearse between releases
 	deploy/make-release $(ARGS)
 
-run: ## Build all, start servers of its own and run the demonstration on them
-	tests/install-needs
-	tests/list-servers >/dev/null
-	cargo build --release --package rlock --lib --example stock --package rlock-testkit --bins
-	RLOCK_TESTSERVER=$${CARGO_TARGET_DIR:-target}/release/rlock-testserver tests/with-server --members 3 \
-	  sh -c '$${CARGO_TARGET_DIR:-target}/release/examples/stock --server "$$RLOCK_URL" --members "$$RLOCK_MEMBERS"'
+run: demonstration ## Build the module and the demonstration, start servers of its own, and run the demonstration on them
+	$(with_server) --members 3 sh -c '$(built)/examples/stock --server "$$RLOCK_URL" --members "$$RLOCK_MEMBERS"'
 	@printf '  Next: make server (docs/tutorial.md takes it from there), make fencing, make election, make docs\n\n'
 
-server: module ## A server with the module in the foreground, for redis-cli
-	tests/with-server
+server: demonstration ## A server with the module in the foreground, for redis-cli
+	@$(with_server)
 
 test: ## Every test, on the system's Redis and on all that `make servers` installed
 	tests/run-all
 
-fencing: module ## A holder is stopped past its lease: its late write is refused where fences are checked
+fencing: demonstration ## A holder is stopped past its lease: its late write is refused where fences are checked
 	tests/install-needs postgresql python3-venv
-	tests/with-server examples/fencing/run
+	$(with_server) examples/fencing/run
 
-election: build ## One of three workers leads and is killed, and the next one leads; an observer prints each change
-	RLOCK=$${CARGO_TARGET_DIR:-target}/release/rlock tests/with-server examples/election
+election: demonstration command-line ## One of three workers leads and is killed, and the next one leads; an observer prints each change
+	@RLOCK=$(built)/rlock $(with_server) examples/election
 
 chaos: module ## Locks of real servers amid faults for five minutes, in all languages, then what holders saw is checked; ARGS=--seconds=60
 	tests/run-clients --prepare chaos
@@ -58,9 +68,9 @@ compare: ## rlock beside other distributed locks, on this machine: target/compar
 docs: ## A site of the documents, with search: target/site/index.html
 	docs/make-site
 
-pictures: build ## Draw docs/pictures again: what `rlock top` shows in a real terminal
+pictures: demonstration command-line ## Draw docs/pictures again: what `rlock top` shows in a real terminal
 	tests/install-needs tmux
-	RLOCK=$${CARGO_TARGET_DIR:-target}/release/rlock tests/with-server docs/pictures/draw.py
+	RLOCK=$(built)/rlock $(with_server) docs/pictures/draw.py
 
 servers: ## Put Redis 8 and Valkey 8 and 9 into .servers/, for `make test`
 	tests/install-servers .servers

@@ -1,13 +1,13 @@
-//! What time it is, and the one timer of the module.
+//! The time, and the module's one timer.
 //!
-//! The server's timers fire by the wall clock but sleep by the monotonic one, so
-//! they are looked after ten times a second: when the wall clock jumps, or a
-//! suspended machine goes on, ends are late by no more than that.
+//! The server's timers fire by the wall clock but sleep by the monotonic clock,
+//! so the timer is checked ten times a second. When the wall clock jumps, or a
+//! suspended machine resumes, deadlines are late by no more than that.
 //!
-//! One timer is armed at the earliest deadline there is. It may fire early,
-//! for a deadline that has moved; then it is armed again. It is never armed
-//! far ahead: Redis 7.0 keeps a processor busy while the next timer is more
-//! than about 35 minutes away.
+//! One timer is armed for the earliest deadline. It may fire early, for a
+//! deadline that has moved; then it is armed again. It is never armed far
+//! ahead: Redis 7.0 keeps a processor busy while the next timer is more than
+//! about 35 minutes ahead.
 
 use std::{
     cell::Cell,
@@ -23,19 +23,20 @@ use crate::api::{Context, MainThread, raw};
 /// The furthest that the timer is armed ahead, in milliseconds.
 const AHEAD_MAX_MS: u64 = 20 * 60 * 1000;
 
-/// How late the timer may be before it is taken to be astray, in milliseconds.
+/// How late the timer may be before it counts as wrong, in milliseconds.
 const OVERDUE_MS: u64 = 200;
 
-/// The server's wall clock, which the expiry of keys goes by. Where the server
-/// looks at the clock only now and then it is asked: a key that is given an end
-/// by another clock could have expired at once.
+/// The server's wall clock, which decides when keys expire. A server that reads
+/// the clock only now and then is asked for its time: a key with an expiry by
+/// another clock could have expired already.
 pub(crate) fn now() -> Timestamp {
     servers().unwrap_or_else(wall_clock)
 }
 
-/// The wall clock if that is later than the server's, which stalls within a
-/// script or a transaction: what concerns other clients than the caller begins
-/// when they get their messages. It is looked at only when somebody waits, as
+/// The wall clock if it is later than the server's, which does not advance
+/// within a script or a transaction. Deadlines of other clients begin when they
+/// get their messages. The wall clock is read only when a client waits, because
+/// that costs up to a twentieth of a command.
 /// that costs as much as a twentieth of a command.
 pub(crate) fn latest() -> Timestamp {
     let wall_clock = wall_clock();
@@ -56,9 +57,9 @@ fn wall_clock() -> Timestamp {
 
 /// The timer: not armed, or armed for a point in time.
 pub(crate) struct Timer {
-    /// What the server calls when it fires.
-    on_ring: raw::RedisModuleTimerProc,
-    /// What it calls when the event loop was woken.
+    /// The server's callback when the timer fires.
+    on_timer: raw::RedisModuleTimerProc,
+    /// The callback after the event loop was woken.
     on_wake: raw::RedisModuleEventLoopOneShotFunc,
     armed: Option<(Timestamp, raw::RedisModuleTimerID)>,
     held_off: bool,
@@ -66,14 +67,14 @@ pub(crate) struct Timer {
 }
 
 impl Timer {
-    /// A timer that is not armed. Its callbacks have to begin with
-    /// [`Timer::rung`] and [`woken`].
+    /// An unarmed timer. Its callbacks must begin with [`Timer::fired`] and
+    /// [`woken`].
     pub(crate) const fn new(
-        on_ring: raw::RedisModuleTimerProc,
+        on_timer: raw::RedisModuleTimerProc,
         on_wake: raw::RedisModuleEventLoopOneShotFunc,
     ) -> Self {
         Self {
-            on_ring,
+            on_timer,
             on_wake,
             armed: None,
             held_off: false,
@@ -89,8 +90,9 @@ impl Timer {
                 return;
             }
             Some((_, id)) => {
-                // SAFETY: this timer is ours and has not rung: `rung` would
-                // have forgotten its id, which may be used again after that.
+                // SAFETY: this timer belongs to the module and has not fired:
+                // `fired` would have cleared its id, which the server may reuse
+                // after that.
                 unsafe { raw::stop_timer(ctx.raw(), id, ptr::null_mut()) };
             }
             None => {}
@@ -101,7 +103,7 @@ impl Timer {
             raw::create_timer(
                 ctx.raw(),
                 i64::try_from(delay_ms).unwrap_or(0),
-                self.on_ring,
+                self.on_timer,
                 ptr::null_mut(),
             )
         };
@@ -126,9 +128,9 @@ impl Timer {
         self.held_off = true;
     }
 
-    /// Whether the timer cannot be relied on, as the wall clock has jumped: it
-    /// should have fired, or was held off for longer than it ever is. The server
-    /// sleeps by another clock.
+    /// Whether the timer is wrong because the wall clock has jumped: it should
+    /// have fired, or was delayed for longer than it ever is. The server sleeps
+    /// by another clock.
     pub(crate) fn is_astray(&self, now: Timestamp) -> bool {
         self.armed.is_some_and(|(armed, _)| {
             armed.plus_millis(OVERDUE_MS) < now
@@ -136,14 +138,13 @@ impl Timer {
         })
     }
 
-    /// Makes sure that the timer does not fire. A module whose timer is armed
-    /// cannot be unloaded.
+    /// Disarms the timer. A module whose timer is armed cannot be unloaded.
     pub(crate) fn disarm(&mut self, ctx: &Context) {
         if let Some((_, id)) = self.armed.take() {
             // SAFETY: as in `arm`.
             unsafe { raw::stop_timer(ctx.raw(), id, ptr::null_mut()) };
         }
-        self.rung();
+        self.fired();
     }
 
     /// Rearms the timer, whatever it was armed for.
@@ -157,31 +158,32 @@ impl Timer {
         self.arm_at_once(ctx);
     }
 
-    /// Takes note that the timer fires. Must come first in its callback.
-    pub(crate) const fn rung(&mut self) {
+    /// Records that the timer fires. It must come first in the callback.
+    pub(crate) const fn fired(&mut self) {
         self.armed = None;
         self.held_off = false;
         self.at_once = false;
     }
 }
 
-/// Whether a one-shot event is pending. The server does not keep count of them,
-/// and would call into a module that it has unloaded.
+/// Whether a one-shot event is pending. The server does not count one-shot
+/// events, and would call into a module that it has unloaded.
 static IS_WAKING: MainThread<Cell<bool>> = MainThread::new(Cell::new(false));
 
-/// Whether the server will call back without having been asked for anything.
+/// Whether the server will still call back by itself.
 pub(crate) fn is_waking() -> bool {
     IS_WAKING.get().get()
 }
 
-/// Takes note that the one-shot event has come.
+/// Records that the one-shot event has come.
 pub(crate) fn woken() {
     IS_WAKING.get().set(false);
 }
 
-/// Redis 7.0 computes how long it will sleep before it runs what may create a
-/// timer, so a timer for "now" would fire only after that sleep. A one-shot
-/// event ends the sleep; it does nothing else, as it has no context to act in.
+/// Redis 7.0 computes how long it will sleep before it runs code that may
+/// create a timer, so a timer for "now" would fire only after that sleep. A
+/// one-shot event ends the sleep. It does nothing else, because it has no
+/// context.
 fn wake_event_loop(on_wake: raw::RedisModuleEventLoopOneShotFunc) {
     if IS_WAKING.get().replace(true) {
         return;

@@ -1,24 +1,25 @@
 //! `librlock.so`: locks in a Redis or Valkey server.
 //!
-//! This crate is the shell around `rlock_core`: it knows the server and decides
-//! nothing about locks.
+//! This crate is the shell around `rlock_core`: it talks to the server and
+//! decides nothing about locks.
 //!
 //! # Layout
 //!
 //! Each file or folder uses only those above it in this list, which a test checks:
 //!
 //! - `api`: the server's API, nearly all `unsafe`, and where a panic ends;
-//! - `settings`: the values, and how the server reads and writes them;
-//! - `store`: a hold as a hash, read and written; shared holds that need not be read;
-//! - `operation`: where, when and for whom a lock is changed, and why that is refused;
-//! - `notes`: what callbacks have seen while the state was in use;
+//! - `settings`: their values, and how the server reads and writes them;
+//! - `store`: reads and writes a hold as a hash; caches shared holds;
+//! - `operation`: where, when and for whom a lock is changed, and why that is
+//!   refused;
+//! - `notes`: events that callbacks have recorded while the state was in use;
 //! - `clock`: the time, and the one timer;
-//! - `delivery`: how outcomes reach those who asked, by reply or by message;
+//! - `delivery`: how outcomes reach the callers, by reply or by message;
 //! - `serving`: whether this server may grant anything now;
-//! - `state`: what is kept between calls;
+//! - `state`: the data that is kept between calls;
 //! - `transact`: the one path that every change of a lock takes;
-//! - `commands`: their table, and a file for each or for those that are alike;
-//! - `events`: what happens without a command, and all that the server calls then.
+//! - `commands`: their table, and one file for each group of similar commands;
+//! - `events`: what happens without a command, and the callbacks for it.
 
 mod api;
 mod clock;
@@ -37,8 +38,8 @@ use std::os::raw::c_int;
 
 use api::{Context, Text, entry, raw};
 
-/// The server's own memory, so that its limits and statistics count ours. A
-/// test program has no server.
+/// The server's own memory, so that its limits and statistics include the
+/// module. A test program has no server.
 #[cfg(not(test))]
 #[global_allocator]
 static ALLOCATOR: redis_module::alloc::RedisAlloc = redis_module::alloc::RedisAlloc;
@@ -55,11 +56,11 @@ const VERSION: c_int = version_part(env!("CARGO_PKG_VERSION_MAJOR")) * 1_00_00
 const fn version_part(text: &str) -> c_int {
     match c_int::from_str_radix(text, 10) {
         Ok(number) => number,
-        Err(_) => panic!("a part of the version is no number"),
+        Err(_) => panic!("a part of the version is not a number"),
     }
 }
 
-/// Where Redis begins.
+/// The entry point for Redis.
 ///
 /// # Safety
 ///
@@ -75,7 +76,7 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
     unsafe { on_load(ctx, argv, argc, Server::Redis) }
 }
 
-/// Which server loads the module: each looks for a name of its own first.
+/// The server that loads the module: each looks for its own name first.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Server {
     Redis,
@@ -119,11 +120,11 @@ unsafe fn on_load(
     }
 }
 
-/// Gives all memory back: the server forgets what the statics point to.
+/// Frees all memory: the server forgets the statics.
 ///
 /// # Safety
 ///
-/// No function of the module is called any more, except `OnUnload`.
+/// The server calls no function of the module any more, except `OnUnload`.
 unsafe fn end() {
     state::State::end();
     settings::end();
@@ -134,7 +135,7 @@ unsafe fn end() {
     }
 }
 
-/// Where Valkey begins; it takes the other name as well, and says so in its log.
+/// The entry point for Valkey, which also accepts the other name but logs that.
 ///
 /// # Safety
 ///
@@ -150,8 +151,9 @@ pub unsafe extern "C" fn ValkeyModule_OnLoad(
     unsafe { on_load(ctx, argv, argc, Server::Valkey) }
 }
 
-/// What is in memory would be lost: waiters, and who must be notified of a loss.
-/// So a server that has any keeps the module; and as long as it will call back.
+/// Unloading would lose the waiters and the watches of losses, which exist only
+/// in memory. So the module stays loaded while there are any, and while the
+/// server will still call back.
 ///
 /// # Safety
 ///
@@ -181,7 +183,7 @@ pub unsafe extern "C" fn ValkeyModule_OnUnload(ctx: *mut raw::RedisModuleCtx) ->
     unsafe { RedisModule_OnUnload(ctx) }
 }
 
-/// The commands that tell replicas and the AOF what has changed.
+/// The commands that report changes to replicas and the AOF.
 const REPLICATED: [&std::ffi::CStr; 6] = [
     c"HSET",
     c"HDEL",
@@ -228,17 +230,19 @@ fn load(ctx: &Context, arguments: &[Text], server: Server) -> Result<(), ()> {
         );
     }
     events::subscribe(ctx);
-    // `build.rs` finds the commit.
+    // `build.rs` determines the commit.
     let (version, commit) = (env!("CARGO_PKG_VERSION"), env!("RLOCK_COMMIT"));
     ctx.log(c"notice", &format!("version {version} ({commit})"));
     Ok(())
 }
 
 /// A key that was opened for writing but not changed is not reported as
-/// changed: a refused request would abort other clients' transactions.
+/// changed. Otherwise a refused request would abort other clients'
+/// transactions.
 const OPTION_NO_IMPLICIT_SIGNAL_MODIFIED: u32 = 1 << 1;
 
-/// Valkey's, since 9: one module without it keeps the whole cluster from moving
-/// slots by `CLUSTER MIGRATESLOTS`. Nothing is kept here of a lock that its hash
-/// does not say, and who waits is turned away. To Redis it may mean anything.
+/// For Valkey, since 9: one module without it prevents the whole cluster from
+/// moving slots by `CLUSTER MIGRATESLOTS`. It is safe because the hash contains
+/// all that a lock needs, and waiters are turned away. In Redis the flag may
+/// have another meaning.
 const OPTION_ATOMIC_SLOT_MIGRATION: u32 = 1 << 5;

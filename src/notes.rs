@@ -1,5 +1,5 @@
-//! What callbacks have seen while the state was in use, and which keys are
-//! being changed by us.
+//! Events that callbacks have recorded while the state was in use, and the keys
+//! that this module is changing.
 
 use std::{
     cell::{Cell, RefCell},
@@ -9,7 +9,7 @@ use std::{
 
 use crate::api::{MainThread, Text};
 
-/// What a callback has seen.
+/// What a callback has recorded.
 pub(crate) enum Note {
     /// A key was deleted, expired, renamed, or given another time to live.
     KeyChanged {
@@ -17,31 +17,31 @@ pub(crate) enum Note {
         key: Box<[u8]>,
         change: KeyChange,
     },
-    /// A database, or all of them, has other keys than before.
+    /// One database, or all of them, has other keys than before.
     KeysChanged(Option<u32>),
-    /// A blocked call has ended without us.
+    /// A blocked call has ended without the module.
     CallerGone(u64),
     /// A connection has closed.
     SessionClosed(u64),
-    /// A blocked call that was granted a lock has ended; `gone` if it could not
-    /// be answered.
+    /// A blocked call that was granted a lock has ended; `gone` if the reply
+    /// could not be sent.
     GrantEnded { handle: u64, gone: bool },
     /// The server has become a replica, or a master.
     RoleChanged { is_master: bool },
     /// The server has read its data.
     Loaded,
-    /// Some setting of the server's has changed.
+    /// A setting of the server has changed.
     ConfigChanged,
 }
 
-/// What has been done to a key.
+/// What happened to a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeyChange {
-    /// It was given another time to live.
+    /// It got another time to live.
     TimeToLive,
-    /// The server took it for its memory.
+    /// The server evicted it.
     Evicted,
-    /// It has another name now, which the next event tells.
+    /// It has a new name, which the next event contains.
     RenamedFrom,
     /// It has this name now.
     RenamedTo,
@@ -49,10 +49,10 @@ pub(crate) enum KeyChange {
 }
 
 static NOTES: MainThread<RefCell<Vec<Note>>> = MainThread::new(RefCell::new(Vec::new()));
-/// Where the name of the key is that is being changed by us; events that name
-/// it are our own doing.
+/// The address of the name of the key that this module is changing; events with
+/// it come from the module.
 static CHANGING: MainThread<Cell<*const c_void>> = MainThread::new(Cell::new(ptr::null()));
-/// The same for several keys at once. One costs no list.
+/// The same for several keys at once. A single key needs no list.
 static CHANGING_ALL: MainThread<RefCell<Vec<*const c_void>>> =
     MainThread::new(RefCell::new(Vec::new()));
 
@@ -61,12 +61,12 @@ pub(crate) fn push(note: Note) {
     NOTES.get().borrow_mut().push(note);
 }
 
-/// Takes the notes that have been left.
+/// Takes the recorded notes.
 pub(crate) fn take() -> Vec<Note> {
     NOTES.get().take()
 }
 
-/// Whether it is us who are changing a key.
+/// Whether this module is changing a key.
 pub(crate) fn is_changing(key: Text) -> bool {
     let key = address(key);
     CHANGING.get().get() == key || CHANGING_ALL.get().borrow().contains(&key)
@@ -76,7 +76,7 @@ fn address(name: Text) -> *const c_void {
     name.raw().cast_const().cast()
 }
 
-/// Marks keys as being changed by us until the value is dropped.
+/// Marks keys as being changed by this module until the value is dropped.
 pub(crate) struct Changing {
     is_list: bool,
 }

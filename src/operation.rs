@@ -11,7 +11,7 @@ pub(crate) struct Operation<'a> {
     pub(crate) now: Timestamp,
     pub(crate) db: u32,
     pub(crate) key: Text<'a>,
-    /// The owner who asks; nobody does when a deadline has come.
+    /// The owner that makes the request; none when a deadline has come.
     pub(crate) caller: Option<Text<'a>>,
 }
 
@@ -27,20 +27,20 @@ impl Operation<'_> {
 /// Why a command is refused; nothing has changed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// A key, this one of those named, holds something that is no lock.
+    /// This one of the named keys holds something that is not a lock.
     WrongType { key: usize },
     /// The core has refused it.
     Refused(Refusal),
     /// The server cannot block this connection.
     CannotBlock,
-    /// Writes are paused, and this command runs all the same.
+    /// Writes are paused, but this command runs anyway.
     Paused,
     /// The server is a replica that accepts writes, but grants no locks.
     Replica,
 }
 
 impl Failure {
-    /// The same of one of several keys.
+    /// The same for one of several keys.
     pub(crate) fn at(self, key: usize) -> Self {
         match self {
             Self::WrongType { .. } => Self::WrongType { key },

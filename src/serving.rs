@@ -1,6 +1,5 @@
-//! Whether this server may grant anything now. The server itself asks before a
-//! command; of what a timer does, and of other keys than a command's, it knows
-//! nothing.
+//! Whether this server may grant anything now. The server checks that itself
+//! before a command, but not for the timer or for other keys than a command's.
 
 use std::time::{Duration, Instant};
 
@@ -12,33 +11,33 @@ use crate::{
     settings,
 };
 
-/// How long to wait before asking again.
+/// How long to wait before the next check.
 pub(crate) const AGAIN: Duration = Duration::from_millis(100);
-/// How long the server's cron stalls when the whole process
-/// does, in milliseconds; it ticks ten times a second.
+/// A gap of the server's cron that means a stalled process, in milliseconds; it
+/// normally ticks ten times a second.
 const STALLED_MS: u64 = 1000;
-/// How long the server takes to count its replicas again: it does so once a
+/// How long the server takes to recount its replicas, which it does once a
 /// second.
 const COUNTED: Duration = Duration::from_millis(1100);
 
 /// The role of this server, until when it grants nothing, and the replicas that
-/// it has and needs. All that has to pass is counted by the monotonic clock, as
-/// the wall clock may be set back.
+/// it has and needs. Durations are counted by the monotonic clock, because the
+/// wall clock may be set back.
 pub(crate) struct Serving {
     is_master: bool,
-    /// Before this nothing is granted.
+    /// Nothing is granted before this.
     granting_from: Option<Instant>,
     /// When the grace after the start ends.
     grace_ends: Option<Instant>,
-    /// `min-replicas-to-write`; `None` if `CONFIG` does not tell.
+    /// `min-replicas-to-write`; `None` if `CONFIG` does not report it.
     replicas_needed: Option<u64>,
     replicas_are_too_few: bool,
-    /// When the server was asked for its replicas.
+    /// When the replicas were last counted.
     asked: Option<Instant>,
-    /// When the server's cron has last ticked, by both clocks: one stops
-    /// while the machine is suspended, the other may be set.
+    /// The last tick of the server's cron, by both clocks: one stops while the
+    /// machine is suspended, the other may be set.
     ticked: Option<(Timestamp, Instant)>,
-    /// Until when the server's count is one from before a pause.
+    /// Until when the server's count may date from before a pause.
     stale_until: Option<Instant>,
 }
 
@@ -69,7 +68,7 @@ impl Serving {
         self.is_master = is_master;
     }
 
-    /// Takes note that the server's cron ticks.
+    /// Records a tick of the server's cron.
     pub(crate) fn tick(&mut self, now: Timestamp) {
         let monotonic = Instant::now();
         self.note_stall(now, monotonic);
@@ -85,9 +84,9 @@ impl Serving {
         if !self.is_master {
             return Err(Failure::Replica);
         }
-        // A command that is in one transaction with `CLIENT PAUSE` still runs. The
-        // server would not delete a key that has expired, and then not bear that
-        // it is written again.
+        // A command in the same transaction as `CLIENT PAUSE` still runs. The
+        // server would not delete an expired key then, and would crash if it is
+        // written again.
         if op.ctx.avoids_writes() {
             return Err(Failure::Paused);
         }
@@ -98,7 +97,8 @@ impl Serving {
     }
 
     /// Grants nothing for a while if this server has fewer replicas than it
-    /// needs: it may have been cut off, and another one have taken its place.
+    /// needs: it may have been cut off, and another server may have replaced
+    /// it.
     #[cold]
     fn count_replicas(&mut self, locks: &mut Locks, ctx: &Context, now: Timestamp) {
         let monotonic = Instant::now();
@@ -124,7 +124,7 @@ impl Serving {
         }
     }
 
-    /// Grants nothing for as long as the setting says.
+    /// Grants nothing for the time in the setting.
     pub(crate) fn begin_grace(&mut self, locks: &mut Locks, now: Timestamp) {
         let grace = Duration::from_millis(settings::number(Setting::StartupGraceMs));
         if !grace.is_zero() {
@@ -134,20 +134,19 @@ impl Serving {
         }
     }
 
-    /// What is left of the grace after the start.
+    /// The rest of the grace after the start.
     pub(crate) fn grace_left(&self) -> Duration {
         let left = |ends: Instant| ends.saturating_duration_since(Instant::now());
         self.grace_ends.map(left).unwrap_or_default()
     }
 
-    /// Grants nothing for this long, nor before what was said earlier.
+    /// Grants nothing for this long, nor before any later end set earlier.
     pub(crate) fn grant_after(&mut self, locks: &mut Locks, now: Timestamp, wait: Duration) {
         self.granting_from = self.granting_from.max(Some(Instant::now() + wait));
         self.follow_clock(locks, now);
     }
 
-    /// Tells the locks from when on they are granted, by the wall clock as it is
-    /// now.
+    /// Sets when the locks may be granted again, by the current wall clock.
     pub(crate) fn follow_clock(&mut self, locks: &mut Locks, now: Timestamp) {
         let Some(from) = self.granting_from else {
             return;

@@ -1,6 +1,6 @@
 //! The values of the settings, and how they are read and written: from
 //! `redis.conf` and `CONFIG SET` as `rlock.<name>`, or from pairs on the
-//! `loadmodule` line. What there is of them is in `rlock_core`.
+//! `loadmodule` line. `rlock_core` defines which settings there are.
 
 use std::{
     cell::RefCell,
@@ -19,7 +19,7 @@ use rlock_core::{
 use crate::api::{Context, MainThread, OwnedText, Text, raw};
 
 lazy_static! {
-    /// The numbers; of a choice the number of the word, of a flag 0 or 1.
+    /// The numbers: for a choice the number of the word, for a flag 0 or 1.
     static ref VALUES: [AtomicI64; Setting::ALL.len()] = Setting::ALL.map(|setting| {
         AtomicI64::new(match setting.kind() {
             SettingKind::Number { default, .. } => default.into(),
@@ -29,13 +29,13 @@ lazy_static! {
     });
 }
 
-/// The one text among the settings, as the server has set it last.
+/// The only text among the settings, as the server last set it.
 static CHANNEL_PREFIX: MainThread<RefCell<Option<OwnedText>>> = MainThread::new(RefCell::new(None));
 
-/// What kind of message tells that a lock is free.
+/// The kind of message that reports a free lock.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum UnlockMessage {
-    /// What suits the server: `spublish` in a cluster, else `publish`.
+    /// Depends on the server: `spublish` in a cluster, else `publish`.
     Auto,
     Publish,
     Spublish,
@@ -54,12 +54,12 @@ fn set(setting: usize, new: i64) {
     }
 }
 
-/// The value of a setting that is a number.
+/// The value of a numeric setting.
 pub(crate) fn number(setting: Setting) -> u64 {
     get(setting as usize).unsigned_abs()
 }
 
-/// Whether a setting that is a flag is set.
+/// Whether a flag is set.
 pub(crate) fn is_on(setting: Setting) -> bool {
     get(setting as usize) != 0
 }
@@ -74,14 +74,14 @@ pub(crate) fn unlock_message() -> UnlockMessage {
     }
 }
 
-/// How many shared holders may be remembered: more than there may be, as there
-/// can be others from before a restart.
+/// How many shared holders may be remembered: more than may exist at once,
+/// because there can be holders from before a restart.
 pub(crate) fn shared_holders_kept() -> usize {
     let most = number(Setting::MaxSharedHolders).saturating_mul(2);
     usize::try_from(most).unwrap_or(usize::MAX)
 }
 
-/// Reads the first part of the unlock channel.
+/// Reads the prefix of the unlock channel.
 pub(crate) fn with_channel_prefix<R>(read: impl FnOnce(&[u8]) -> R) -> R {
     match CHANNEL_PREFIX.get().borrow().as_ref() {
         Some(prefix) => read(prefix.bytes()),
@@ -96,17 +96,17 @@ const fn default_prefix() -> &'static str {
     }
 }
 
-/// Gives the memory of the settings back, as the module is about to go.
+/// Frees the memory of the settings when the module is unloaded.
 pub(crate) fn end() {
     CHANNEL_PREFIX.get().take();
 }
 
-/// Registers all settings with the server and reads what its configuration
-/// file says of them. What the `loadmodule` line says comes after that.
+/// Registers all settings with the server, and reads their values from its
+/// configuration file. The `loadmodule` line is applied after that.
 ///
 /// # Errors
 ///
-/// What the server or the line is wrong about, in words.
+/// What is wrong with the server or the line, as text.
 pub(crate) fn load(ctx: &Context, arguments: &[Text]) -> Result<(), String> {
     for setting in Setting::ALL {
         let status = register(ctx, setting);
@@ -130,7 +130,7 @@ pub(crate) fn load(ctx: &Context, arguments: &[Text]) -> Result<(), String> {
         let setting = all.find(|it| it.name().as_bytes() == name);
         let setting = setting.ok_or_else(|| {
             let shown = Shown(name);
-            format!("{shown} on the loadmodule line is no setting of this module")
+            format!("{shown} on the loadmodule line is not a setting of this module")
         })?;
         set_from_line(setting, value)?;
     }
@@ -145,7 +145,7 @@ fn accepted(status: c_int, what: &str) -> Result<(), String> {
     }
 }
 
-/// Tells the server of a setting. `None` if a text cannot be passed to it.
+/// Registers a setting with the server. `None` if it cannot take a text.
 fn register(ctx: &Context, setting: Setting) -> Option<c_int> {
     let name = CString::new(setting.name()).ok()?;
     let flags = raw::REDISMODULE_CONFIG_DEFAULT;
@@ -213,7 +213,7 @@ fn register(ctx: &Context, setting: Setting) -> Option<c_int> {
     Some(status)
 }
 
-/// Sets what the `loadmodule` line says.
+/// Applies the `loadmodule` line.
 fn set_from_line(setting: Setting, value: &Text) -> Result<(), String> {
     let wrong = |must_be: &str| {
         let shown = Shown(value.bytes());
@@ -241,7 +241,7 @@ fn set_from_line(setting: Setting, value: &Text) -> Result<(), String> {
     Ok(())
 }
 
-/// Sets the first part of the unlock channel.
+/// Sets the prefix of the unlock channel.
 fn set_prefix(value: &Text) -> Result<(), String> {
     let len = value.bytes().len();
     if let SettingKind::Text { len_max, .. } = Setting::ChannelPrefix.kind()
@@ -284,8 +284,7 @@ unsafe extern "C" fn set_word(
     raw::REDISMODULE_OK as c_int
 }
 
-/// The server does not free what it is given here, so it is given the string
-/// that is kept.
+/// The server does not free this string, so it gets the string that is kept.
 unsafe extern "C" fn get_prefix(
     _name: *const c_char,
     _which: *mut c_void,

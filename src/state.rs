@@ -1,9 +1,9 @@
-//! All that the module remembers, and how a callback reaches it.
+//! All that the module remembers, and how callbacks reach it.
 //!
-//! The server may call back while a command of ours runs: a key event for a
-//! key that we open, a client that goes. Such a call only leaves a note, which
-//! is read when the command is through. So the state is borrowed once at a
-//! time, and nothing changes under the feet of the code that has it.
+//! The server may call back while a command of this module runs: a key event
+//! for a key that it opens, a client that disconnects. Such a callback only
+//! leaves a note, which is read when the command is done. So the state is
+//! borrowed once at a time, and its user never sees it change.
 
 use std::{
     cell::RefCell,
@@ -26,16 +26,16 @@ use crate::{
 /// How many tickets are handled in one turn of the event loop: about a
 /// millisecond of work. The rest follows in later turns.
 const TURN_TICKETS: usize = 256;
-/// How long one turn of the event loop may take, if it does not reach the number
-/// of its tickets before.
+/// How long one turn of the event loop may take, if it does not handle that
+/// number of tickets before.
 pub(crate) const TURN_MAX: Duration = Duration::from_millis(1);
-/// By how much the wall clock has to fall behind the monotonic one between two
-/// ticks to have been set back.
+/// How far the wall clock must fall behind the monotonic clock between two
+/// ticks to count as set back.
 const STEP_BACK: Duration = Duration::from_millis(100);
 
 pub(crate) struct State {
     pub(crate) locks: Locks,
-    /// What is known of shared locks without looking through them.
+    /// What is known of shared locks without a scan.
     pub(crate) known: Known,
     pub(crate) deliveries: Deliveries,
     pub(crate) serving: Serving,
@@ -45,8 +45,8 @@ pub(crate) struct State {
     subscribe_to_keys: Option<fn(&Context)>,
     /// Subscribes to the turns of the event loop, which is done once.
     subscribe_to_turns: Option<fn(&Context)>,
-    /// When the server's cron has last ticked, by both clocks.
-    looked_after: (Timestamp, Instant),
+    /// The last tick of the server's cron, by both clocks.
+    last_tick: (Timestamp, Instant),
 }
 
 static STATE: MainThread<RefCell<Option<State>>> = MainThread::new(RefCell::new(None));
@@ -56,7 +56,7 @@ impl State {
     ///
     /// # Errors
     ///
-    /// The text of the histogram's refusal of its bounds.
+    /// The histogram's error text if it refuses the bounds.
     pub(crate) fn start(
         ctx: &Context,
         timer: Timer,
@@ -72,14 +72,14 @@ impl State {
             timer,
             subscribe_to_keys: Some(subscribe_to_keys),
             subscribe_to_turns: Some(subscribe_to_turns),
-            looked_after: (clock::latest(), Instant::now()),
+            last_tick: (clock::latest(), Instant::now()),
         };
         state.serving.begin_grace(&mut state.locks, clock::now());
         *STATE.get().borrow_mut() = Some(state);
         Ok(())
     }
 
-    /// Gives the memory of the state back, as the module is about to go.
+    /// Frees the memory of the state when the module is unloaded.
     pub(crate) fn end() {
         if let Ok(mut state) = STATE.get().try_borrow_mut() {
             *state = None;
@@ -91,9 +91,10 @@ impl State {
         self.serving.check_writable(&mut self.locks, op)
     }
 
-    /// Whether anything may be done with the lock here. In a cluster the key may
-    /// have gone because its slot has: then its waiters have to ask elsewhere. If
-    /// the cluster is down they wait on, and nothing is granted for a while.
+    /// Whether this server may change the lock. In a cluster the key may be
+    /// gone because its slot has moved: then its waiters must ask elsewhere. If
+    /// the cluster is down, they keep waiting, and nothing is granted for a
+    /// while.
     pub(crate) fn is_ours(&mut self, op: &Operation<'_>) -> bool {
         if !op.ctx.flags().is_cluster() {
             return true;
@@ -112,8 +113,8 @@ impl State {
         }
     }
 
-    /// Turns away those who wait for the lock, and tells those who asked to be
-    /// notified of a loss that none will be reported here any more.
+    /// Turns away the waiters of the lock, and notifies the watches that this
+    /// server will report no more losses of it.
     fn turn_all_away(&mut self, op: &Operation<'_>) {
         while !self.locks.turn_is_over() {
             let Some(ended) = self.locks.withdraw_one(op.name()) else {
@@ -124,22 +125,22 @@ impl State {
         self.locks.settle_later(op.name());
     }
 
-    /// Has all locks looked at again if the wall clock was set back: the
-    /// reason for the check may not have to wait for as long.
+    /// Schedules a check of all locks if the wall clock was set back: the
+    /// deadlines that they wait for may be too far ahead.
     fn note_step_back(&mut self) {
         let (wall, monotonic) = (clock::latest(), Instant::now());
-        let (last_wall, last_monotonic) = self.looked_after;
+        let (last_wall, last_monotonic) = self.last_tick;
         let passed = monotonic.saturating_duration_since(last_monotonic);
         let passed = u64::try_from(passed.as_micros()).unwrap_or(u64::MAX);
         let expected = Timestamp::from_micros(last_wall.micros().saturating_add(passed));
         if expected.since(wall) > STEP_BACK {
             self.locks.settle_all_later(None);
         }
-        self.looked_after = (wall, monotonic);
+        self.last_tick = (wall, monotonic);
     }
 
-    /// Takes note of what callbacks have seen, in memory only: whatever has to
-    /// be written is left to the timer.
+    /// Handles the notes of callbacks, in memory only: the timer does all
+    /// writes.
     fn absorb(&mut self, ctx: &Context, now: Timestamp) {
         loop {
             let notes = notes::take();
@@ -167,7 +168,7 @@ impl State {
         }
     }
 
-    /// When something has to be done without a command.
+    /// The next deadline without a command.
     fn next_deadline(&self, now: Timestamp) -> Option<Timestamp> {
         if self.deliveries.grants.has_undelivered() {
             return Some(now);
@@ -199,7 +200,7 @@ impl State {
                 self.serving.change_role(is_master);
                 if !is_master {
                     self.deliveries.grants.forget_undelivered();
-                    self.locks.stand_down();
+                    self.locks.demote();
                 }
             }
             Note::Loaded => {
@@ -210,11 +211,11 @@ impl State {
         }
     }
 
-    /// Has a lock settled by the timer, because its key has changed.
+    /// Makes the timer settle a lock, because its key has changed.
     fn note_key(&mut self, ctx: &Context, name: Name<'_>, change: KeyChange) {
         match change {
-            // Only the ends of leases have changed, which is seen when the key is
-            // read.
+            // Only the ends of leases have changed, which the next read of the
+            // key shows.
             KeyChange::TimeToLive => {}
             KeyChange::RenamedFrom => self.known.rename_from(name),
             KeyChange::RenamedTo => self.known.rename_to(name),
@@ -227,7 +228,7 @@ impl State {
         }
     }
 
-    /// The connection that a hold may have to be bound to: of interest only if
+    /// The connection to which a hold may have to be bound; relevant only if
     /// anything is remembered of the lock.
     pub(crate) fn session_for(&self, op: &Operation<'_>) -> Option<u64> {
         let remembered = self.locks.is_contended(op.name());
@@ -245,9 +246,9 @@ impl State {
     }
 }
 
-/// Runs `act` on the state, then reads the notes of callbacks and arms the
-/// timer. `None` if the state is in use: another module has called a command
-/// of ours from within a callback of one of ours.
+/// Runs `act` on the state, then handles the notes of callbacks and arms the
+/// timer. `None` if the state is in use: another module has called a command of
+/// this module from within one of its callbacks.
 pub(crate) fn with<R>(ctx: &Context, act: impl FnOnce(&mut State, Timestamp) -> R) -> Option<R> {
     let mut state = STATE.get().try_borrow_mut().ok()?;
     let state = state.as_mut()?;
@@ -268,14 +269,13 @@ pub(crate) fn with<R>(ctx: &Context, act: impl FnOnce(&mut State, Timestamp) -> 
     Some(result)
 }
 
-/// Looks at the state. `None` if the state is in use.
+/// Reads the state. `None` if the state is in use.
 pub(crate) fn look<R>(act: impl FnOnce(&State) -> R) -> Option<R> {
     let state = STATE.get().try_borrow().ok()?;
     state.as_ref().map(act)
 }
 
-/// Takes note that the server has written what was sent in a turn of its event
-/// loop.
+/// Records that the server has written the output of a turn of its event loop.
 pub(crate) fn turn_ended() {
     if let Ok(mut state) = STATE.get().try_borrow_mut()
         && let Some(state) = state.as_mut()
@@ -284,14 +284,14 @@ pub(crate) fn turn_ended() {
     }
 }
 
-/// Leaves a note, which is read at once if nothing is going on.
+/// Leaves a note, which is handled at once if the state is free.
 pub(crate) fn leave_note(ctx: &Context, note: Note) {
     notes::push(note);
     with(ctx, |_, _| ());
 }
 
-/// Takes note of a key event. Ten thousand keys may expire in one millisecond,
-/// so this is short: it costs next to nothing if nobody waits for the key.
+/// Records a key event. Ten thousand keys may expire in one millisecond, so
+/// this is short: it costs almost nothing if nobody waits for the key.
 pub(crate) fn key_changed(ctx: &Context, key: Text, change: KeyChange) {
     let db = ctx.db();
     let Ok(mut state) = STATE.get().try_borrow_mut() else {
@@ -313,9 +313,9 @@ pub(crate) fn key_changed(ctx: &Context, key: Text, change: KeyChange) {
     }
 }
 
-/// Rearms the timer if the wall clock has jumped, stops it if there is
-/// nothing to wait for, and forgets what is known of locks that have ended.
-pub(crate) fn look_after(ctx: &Context) {
+/// Rearms the timer if the wall clock has jumped, stops it if there is no
+/// deadline, and drops what is known of locks that have ended.
+pub(crate) fn tick(ctx: &Context) {
     let Ok(mut state) = STATE.get().try_borrow_mut() else {
         return;
     };

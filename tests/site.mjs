@@ -67,6 +67,13 @@ const faint = colorScheme => {
   return [...told].slice(0, 3);
 };
 
+// What a page of mdBook is called: in its heading, in the sidebar and in the browser.
+const titles = () => {
+  const heading = document.querySelector('main h1')?.innerText.trim();
+  const listed = document.querySelector('#mdbook-sidebar a.active')?.innerText.trim();
+  return document.querySelector('#mdbook-sidebar') && { heading, listed, shown: document.title };
+};
+
 const data = mkdtempSync(join(tmpdir(), 'run-site-'));
 const browser = await chromium.launchPersistentContext(data, {
   executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium',
@@ -93,6 +100,9 @@ async function look(file, page) {
     }
     for (const it of await page.evaluate(faint, colorScheme)) fault(`${colorScheme}, can hardly be read: ${it}`);
   }
+  const { heading, listed, shown } = (await page.evaluate(titles)) ?? {};
+  const wanted = url === pathToFileURL(join(root, 'index.html')).href ? heading : `${heading} - rlock`;
+  if (heading !== listed || (heading && shown !== wanted)) fault(`its heading is ${heading}, the sidebar has ${listed}, and the title is ${shown}`);
   const found = await page.evaluate(() => ({
     ids: [...document.querySelectorAll('[id], a[name]')].map(it => it.id || it.name),
     links: [...document.querySelectorAll('a[href]')].map(it => it.href),

@@ -17,13 +17,13 @@ var (
 	closed = &Error{Code: "Closed", Message: "the client has been closed"}
 )
 
-// Client takes locks of one server, of a master that Sentinels name, or of a cluster: by one connection for each server,
-// for any number of locks and waits. Two goroutines serve each connection, and none a hold or a wait. It is safe for
+// Client takes locks of one server, of a master that Sentinels name, or of a cluster. It has one connection to each server,
+// for any number of locks and waits. Two goroutines serve each connection; holds and waits need none. It is safe for
 // concurrent use.
 type Client struct {
 	options Options
 
-	mu          sync.Mutex // Guards all below: nobody else is in the engine during a call.
+	mu          sync.Mutex // Guards everything below, so only one goroutine uses the engine.
 	engine      *engine
 	connections map[uint64]*connection
 	calls       map[uint64]*call
@@ -35,36 +35,37 @@ type Client struct {
 	isClosed    bool
 }
 
-// call is what somebody waits for.
+// call is a call that a goroutine waits for.
 type call struct {
 	number uint64
-	done   chan action // Takes one without waiting.
-	hold   *Hold       // What a lock is granted to, or what an upgrade is of.
-	// What an observer receives.
+	done   chan action // Has room for one action.
+	hold   *Hold       // The hold of a lock call or of an upgrade.
+	// The changes of an observer.
 	changes *changes
 }
 
 // Options of a client. For a time, zero is the default.
 type Options struct {
-	// Name is what connections and owners begin with, for those who look for them on the server: 1 to 64 bytes without
-	// spaces. Default: none.
+	// Name begins the names of connections and owners, for people who inspect the server: 1 to 64 bytes without spaces.
+	// Default: none.
 	Name string
 	// ResponseTimeout is how long the server may take for one reply. Default 5 s.
 	ResponseTimeout time.Duration
-	// RetryTimeout is how long calls that do not wait for a lock go on when servers cannot be reached. Default 10 s.
+	// RetryTimeout is how long calls that do not wait for a lock are retried while servers are unreachable. Default 10 s.
 	RetryTimeout time.Duration
-	// ReplicationTimeout is how long replicas may take to say that they know of a grant; see Replicas. Default 1 s.
+	// ReplicationTimeout is how long replicas may take to acknowledge a grant; see Replicas. Default 1 s.
 	ReplicationTimeout time.Duration
-	// TLS is for rediss://. Default: the roots of the system.
+	// TLS is for rediss://. Default: the system's root certificates.
 	TLS *tls.Config
-	// Dial makes connections, such as through a tunnel. Default: net.Dialer's.
+	// Dial opens connections, for example through a tunnel. Default: DialContext of net.Dialer.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
-	// Logger logs what happens to connections. Default: none.
+	// Logger logs the events of connections. Without it, the client logs only warnings, with slog.Default. The first failure
+	// of an outage is a warning.
 	Logger *slog.Logger
 }
 
-// NewClient makes a client of redis://, rediss://, redis+unix://, redis+sentinel:// or redis+cluster:// addresses, the last
-// two also with rediss. It connects at the first call. An error is an ErrOutOfRange.
+// NewClient creates a client, which connects at its first call. The URL begins with redis://, rediss://, redis+unix://,
+// redis+sentinel://, rediss+sentinel://, redis+cluster:// or rediss+cluster://. Every error is an ErrOutOfRange.
 func NewClient(url string, options Options) (*Client, error) {
 	limits := [3]time.Duration{options.ResponseTimeout, options.RetryTimeout, options.ReplicationTimeout}
 	for i, name := range []string{"ResponseTimeout", "RetryTimeout", "ReplicationTimeout"} {
@@ -92,21 +93,29 @@ func NewClient(url string, options Options) (*Client, error) {
 	return c, nil
 }
 
-// event begins an event; c.handle tells it. The lock is held.
+// event begins an event, which c.handle passes to the engine. The caller holds the lock.
 func (c *Client) event(kind uint8) *writer { return c.engine.event.u8(kind) }
 
-// handle tells the engine the event that was written, and carries out what it says. It releases the lock.
+// handle passes the written event to the engine, and carries out the actions. It releases the lock.
 func (c *Client) handle() {
 	var notes []action
 	c.step(&notes)
 	c.mu.Unlock()
-	// A logger may call the client.
+	// A logger may call the client, so this is done without the lock.
 	for _, note := range notes {
-		if c.options.Logger != nil {
-			level := []slog.Level{slog.LevelDebug, slog.LevelInfo, slog.LevelWarn}[note.how]
-			c.options.Logger.Log(context.Background(), level, "rlock: "+note.text)
-		}
+		c.log([]slog.Level{slog.LevelDebug, slog.LevelInfo, slog.LevelWarn}[note.how], note.text)
 	}
+}
+
+func (c *Client) log(level slog.Level, text string) {
+	logger := c.options.Logger
+	if logger == nil && level < slog.LevelWarn {
+		return
+	}
+	if logger == nil {
+		logger = slog.Default()
+	}
+	logger.Log(context.Background(), level, "rlock: "+text)
 }
 
 func (c *Client) step(notes *[]action) {
@@ -114,9 +123,9 @@ func (c *Client) step(notes *[]action) {
 		c.engine.event = c.engine.event[:0]
 		return
 	}
-	output := c.engine.take()
+	output := c.engine.handleEvent()
 	deadline := output.u64()
-	var told []action
+	var reports []action
 	for len(output) > 0 {
 		switch a := output.action(); a.kind {
 		case acConnect:
@@ -129,19 +138,19 @@ func (c *Client) step(notes *[]action) {
 		case acNote:
 			*notes = append(*notes, a)
 		default:
-			told = append(told, a)
+			reports = append(reports, a)
 		}
 	}
 	if deadline != c.due {
 		c.due = deadline
 		c.timer.Reset(time.Duration(min(deadline, uint64(now())+uint64(time.Hour))) - now())
 	}
-	for _, a := range told {
-		c.tell(a, notes)
+	for _, a := range reports {
+		c.report(a, notes)
 	}
 }
 
-func (c *Client) tell(a action, notes *[]action) {
+func (c *Client) report(a action, notes *[]action) {
 	if a.kind == acOver {
 		if hold := c.holds[a.number]; hold != nil {
 			lost := &Error{Code: "Lost", Message: hold.text() + ": the lock was lost: " + losses[a.how]}
@@ -180,7 +189,8 @@ func (c *Client) tell(a action, notes *[]action) {
 	}
 }
 
-// begin writes the head of the event of a call. If there is no error the lock is held: the fields follow, and wait.
+// begin writes the first fields of the event of a call. Without an error, it leaves the lock held: the caller writes the
+// other fields, then calls wait.
 func (c *Client) begin(kind uint8, hold *Hold) (*call, *writer, error) {
 	c.mu.Lock()
 	if c.isClosed {
@@ -193,7 +203,7 @@ func (c *Client) begin(kind uint8, hold *Hold) (*call, *writer, error) {
 	return begun, c.event(kind).u64(begun.number), nil
 }
 
-// wait tells the event, and waits for its end. If the context ends before, the call is abandoned.
+// wait passes the event to the engine, and waits for the end of the call. If the context ends first, it abandons the call.
 func (c *Client) wait(ctx context.Context, call *call) (action, error) {
 	c.handle()
 	var ended action
@@ -211,7 +221,7 @@ func (c *Client) wait(ctx context.Context, call *call) (action, error) {
 	return ended, nil
 }
 
-// abandon ends a call that nobody waits for any more, unless it has ended.
+// abandon ends a call that nobody waits for any more; false if it has already ended.
 func (c *Client) abandon(call *call) bool {
 	c.mu.Lock()
 	if c.calls[call.number] == nil {
@@ -224,7 +234,7 @@ func (c *Client) abandon(call *call) bool {
 	return true
 }
 
-// Connect connects, and says what is wrong if that cannot be done. It is not needed: the first call does.
+// Connect connects now, and returns an error if that fails. Without it, the first call connects.
 func (c *Client) Connect(ctx context.Context) error {
 	call, _, err := c.begin(evConnect, nil)
 	if err == nil {
@@ -233,10 +243,10 @@ func (c *Client) Connect(ctx context.Context) error {
 	return err
 }
 
-// Metrics of a client.
+// Metrics are the counters of a client.
 type Metrics struct{ Grants, Waits, Losses, LateRenewals, Reconnects int64 }
 
-// Metrics says what this client has counted.
+// Metrics returns the counters of this client.
 func (c *Client) Metrics() (Metrics, error) {
 	call, _, err := c.begin(evMetrics, nil)
 	if err != nil {
@@ -250,14 +260,14 @@ func (c *Client) Metrics() (Metrics, error) {
 	return Metrics{count(0), count(1), count(2), count(3), count(4)}, nil
 }
 
-// Info is what RLOCK.INFO says of a lock.
+// Info returns the fields of RLOCK.INFO for a lock.
 func (c *Client) Info(ctx context.Context, key string) (map[string]any, error) {
 	answer, err := c.ask(ctx, key, false, "RLOCK.INFO")
 	info, _ := answer.(map[string]any)
 	return info, err
 }
 
-// Force ends every hold of a lock, and says how many there were.
+// Force ends every hold of a lock, and returns their number.
 func (c *Client) Force(ctx context.Context, key string) (int64, error) {
 	answer, err := c.ask(ctx, key, true, "RLOCK.FORCE")
 	count, _ := answer.(int64)
@@ -281,8 +291,8 @@ func (c *Client) ask(ctx context.Context, key string, changes bool, command stri
 	return answer, nil
 }
 
-// Close ends what waits with ErrClosed, releases what is held, and closes the connections. It waits for the servers until
-// the context ends, and says so then.
+// Close ends all waits with ErrClosed, releases all holds, and closes the connections. It waits for the servers until the
+// context ends, and then returns its cause.
 func (c *Client) Close(ctx context.Context) error {
 	c.mu.Lock()
 	if c.isClosed {
@@ -319,12 +329,12 @@ func (c *Client) Close(ctx context.Context) error {
 	return err
 }
 
-// connection is one to a server. What is written to it waits here, so that nobody waits for a socket.
+// connection is a connection to a server. It buffers the output, so that no caller waits for a socket.
 type connection struct {
 	client *Client
 	number uint64
 	cancel context.CancelFunc
-	wake   chan struct{} // Takes one without waiting.
+	wake   chan struct{} // Has room for one signal.
 	mu     sync.Mutex
 	output []byte
 	spare  []byte
@@ -337,7 +347,7 @@ func (c *Client) connect(a action) {
 	go made.run(ctx, a)
 }
 
-// end closes the connection, or gives up making it.
+// end closes the connection, or stops opening it.
 func (n *connection) end() {
 	if n != nil {
 		n.cancel()
@@ -357,8 +367,8 @@ func (n *connection) write(bytes []byte) {
 	}
 }
 
-// tell tells the engine what happened to the connection, unless it has had enough of it.
-func (n *connection) tell(kind uint8, fields func(*writer)) {
+// notify passes an event of the connection to the engine, unless the engine has closed the connection.
+func (n *connection) notify(kind uint8, fields func(*writer)) {
 	c := n.client
 	c.mu.Lock()
 	if c.connections[n.number] != n {
@@ -380,13 +390,13 @@ func (n *connection) run(ctx context.Context, a action) {
 	socket, address, err := n.dial(ctx, a)
 	if err == nil {
 		context.AfterFunc(ctx, func() { socket.Close() })
-		n.tell(evOpened, nil)
+		n.notify(evOpened, nil)
 		go n.flush(ctx, socket)
 		buffer := make([]byte, 16<<10)
 		for err == nil {
 			var count int
 			if count, err = socket.Read(buffer); count > 0 {
-				n.tell(evReceived, func(event *writer) { event.bytes(buffer[:count]) })
+				n.notify(evReceived, func(event *writer) { event.bytes(buffer[:count]) })
 			}
 		}
 	}
@@ -394,7 +404,7 @@ func (n *connection) run(ctx context.Context, a action) {
 	if refused := (*tls.CertificateVerificationError)(nil); errors.As(err, &refused) {
 		why = 3
 	}
-	n.tell(evEnded, func(event *writer) { event.u8(why).text(fmt.Sprintf("%s: %v", address, err)) })
+	n.notify(evEnded, func(event *writer) { event.u8(why).text(fmt.Sprintf("%s: %v", address, err)) })
 }
 
 func (n *connection) dial(ctx context.Context, a action) (socket net.Conn, address string, err error) {
@@ -423,7 +433,7 @@ func (n *connection) dial(ctx context.Context, a action) (socket net.Conn, addre
 	return secure, address, nil
 }
 
-// flush writes what waits, until the connection ends. An error is seen by who reads.
+// flush writes the buffered output until the connection ends. After an error it closes the socket, which the reader notices.
 func (n *connection) flush(ctx context.Context, socket net.Conn) {
 	for {
 		n.mu.Lock()

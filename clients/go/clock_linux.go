@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// now is by a clock that goes on while the machine is suspended.
+// now reads a clock that also runs while the machine is suspended.
 func now() time.Duration {
 	var spec unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &spec) != nil {

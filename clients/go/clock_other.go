@@ -4,5 +4,5 @@ package rlock
 
 import "time"
 
-// now is by Go's clock, which stalls on most systems while the machine is suspended.
+// now reads Go's clock, which on most systems stops while the machine is suspended.
 func now() time.Duration { return time.Since(began) }

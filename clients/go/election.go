@@ -7,54 +7,55 @@ import (
 	"time"
 )
 
-// changesMax is how many changes an observer may leave untaken.
+// changesMax is the number of changes that an observer keeps.
 const changesMax = 1024
 
-// Election is the right to lead at a key. One owner at a time has it, in the order of asking, and publishes a value with it,
-// such as its address. It is the lock at its key: a holder that did not campaign keeps candidates waiting, but is no leader.
+// Election is the right to lead at a key. One owner at a time has it, first come, first served, and publishes a value, such
+// as its address. It is the lock at the key: a holder that did not campaign keeps candidates waiting, but is not a leader.
 type Election struct {
 	client  *Client
 	key     string
 	options []Option
 }
 
-// Election is the one at a key; the options are those of each campaign. Nothing is sent before it is used.
+// Election returns the election at a key. The options apply to each campaign. Nothing is sent before its first use.
 func (c *Client) Election(key string, options ...Option) *Election {
 	return &Election{c, key, slices.Clone(options)}
 }
 
-// Leadership is a hold with a value that its leader publishes, from Campaign until Resign, or until it is lost. Another one
-// may lead before this one notices that it stalled or was cut off: send Fence along with each write.
+// Leadership is a hold with a published value, from Campaign until Resign or until a loss. A leader that stalls or loses its
+// connection may notice this only after another one leads: send Fence with each write.
 type Leadership struct{ *Hold }
 
-// Proclaimed is what a leader has published.
+// Proclaimed is a value that a leader has published.
 type Proclaimed struct {
-	// Fence is larger than the fence of every leader before.
+	// Fence is larger than the fence of every earlier leader.
 	Fence uint64
-	// Value is any bytes, 0 to 1024 of them.
+	// Value can be any bytes, 0 to 1024 of them.
 	Value string
 }
 
-// Leader is who leads, as the server says.
+// Leader is the current leader, according to the server.
 type Leader struct {
 	Proclaimed
 	Owner string
-	// TimeLeft is when its leadership ends unless it is renewed.
+	// TimeLeft is the time until its leadership ends unless it is renewed.
 	TimeLeft time.Duration
 }
 
-// Change is who leads from now on, as an observer sees it.
+// Change is a new leader, as an observer receives it.
 type Change struct {
 	// Leader is nil if nobody leads.
 	Leader *Proclaimed
-	// Missed says that others may have led since the last change: there was no connection, or too many changes were not taken.
+	// Missed says whether the observer may have missed leaders since the last change. This happens if there was no connection,
+	// or if it did not take its changes in time.
 	Missed bool
 }
 
-// Campaign waits until this process leads, and publishes value from then on: any bytes, 0 to 1024 of them. It waits as Lock
-// does, and takes the same options but Shared and Permits. If the context ends before, nothing stays behind on the server.
+// Campaign waits until this process leads, and publishes value from then on: any bytes, 0 to 1024 of them. It waits like
+// Lock, and takes the same options except Shared and Permits. If the context ends first, nothing stays on the server.
 //
-// Errors: those of Lock, and ErrOutOfRange for a value that is too long.
+// Errors: the errors of Lock, and ErrOutOfRange for a value that is too long.
 func (e *Election) Campaign(ctx context.Context, value string, options ...Option) (*Leadership, error) {
 	hold, err := e.client.acquire(ctx, []string{e.key}, &value, slices.Concat(e.options, options))
 	if err != nil {
@@ -63,10 +64,9 @@ func (e *Election) Campaign(ctx context.Context, value string, options ...Option
 	return &Leadership{hold}, nil
 }
 
-// Proclaim publishes another value; observers receive it under the same fence.
+// Proclaim publishes another value, which observers receive under the same fence.
 //
-// Errors: ErrLost, ErrOutOfRange, or ErrUnavailable: then, and if the context ends before, it is not known which value is
-// published.
+// Errors: ErrLost, ErrOutOfRange, ErrUnavailable, and the context's cause. After the last two, either value may be published.
 func (l *Leadership) Proclaim(ctx context.Context, value string) error {
 	call, event, err := l.client.begin(evProclaim, nil)
 	if err != nil {
@@ -80,7 +80,7 @@ func (l *Leadership) Proclaim(ctx context.Context, value string) error {
 // Resign ends the leadership: the same as Release.
 func (l *Leadership) Resign(ctx context.Context) error { return l.Release(ctx) }
 
-// Leader is who leads at the moment of asking, nil if nobody does. It may be different by now.
+// Leader returns the leader at the moment of the request; nil if nobody leads. It may have changed since.
 func (e *Election) Leader(ctx context.Context) (*Leader, error) {
 	call, event, err := e.client.begin(evLeader, nil)
 	if err != nil {
@@ -91,15 +91,15 @@ func (e *Election) Leader(ctx context.Context) (*Leader, error) {
 	return answered.leader, err
 }
 
-// Observe is who leads now, and then each change of that, as the server tells it, until the loop is left. It begins when it
-// is ranged over. All that observe by one client share its connection.
+// Observe returns the current leader, then each change, until the loop is left. It begins with the loop. All observers of one
+// client share its connection.
 //
-// The first change is the leader of now, or that there is none. Each change comes once, and fences never go back. After a new
-// connection, a fail-over or a moved slot it begins again with the leader of that moment, in a change that is Missed. Of more
-// than 1024 changes that are not taken the oldest are dropped, and the next one is Missed.
+// The first change is the current leader, or nil. Each change comes once, and fences never decrease. After a new connection, a
+// fail-over or a moved slot, the next change is the leader of that moment, and it is Missed. At most 1024 changes are kept:
+// older ones are dropped, and the next one is Missed.
 //
-// An unreachable server ends nothing. The loop ends after an error: the cause of the context, ErrDenied, ErrNotALock,
-// ErrModuleMissing, ErrRefused or ErrClosed.
+// The loop continues while the server is unreachable. It ends after an error: the cause of the context, ErrDenied,
+// ErrNotALock, ErrModuleMissing, ErrRefused or ErrClosed.
 func (e *Election) Observe(ctx context.Context) iter.Seq2[Change, error] {
 	return func(yield func(Change, error) bool) {
 		c := e.client
@@ -148,10 +148,10 @@ func (e *Election) Observe(ctx context.Context) iter.Seq2[Change, error] {
 	}
 }
 
-// changes are those of an observer that are not taken. The client's lock guards them.
+// changes holds the untaken changes of an observer. The client's lock guards it.
 type changes struct {
 	untaken []Change
-	wake    chan struct{} // Takes one without waiting.
+	wake    chan struct{} // Has room for one signal.
 }
 
 func (c *changes) add(change Change) {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// observer is a loop over changes that a test takes one by one.
+// observer loops over changes, and a test takes them one by one.
 func observer(t testing.TB, c *Client, key string) (next func() (Change, error)) {
 	pull, stop := iter.Pull2(c.Election(key).Observe(background))
 	t.Cleanup(stop)
@@ -65,8 +65,8 @@ func TestElection(t *testing.T) {
 	done(t, second.Resign(background))
 	for _, next := range observers {
 		for _, wanted := range []string{"a:1 false", "a:2 false", "b\xff\x00:1 false", "nobody false"} {
-			told := shown(next())
-			isTrue(t, told == wanted, told)
+			seen := shown(next())
+			isTrue(t, seen == wanted, seen)
 		}
 	}
 	isTrue(t, must(other.Election("k").Leader(background))(t) == nil)
@@ -88,7 +88,7 @@ func TestElectionArguments(t *testing.T) {
 	<-leadership.Context().Done()
 	is(t, context.Cause(leadership.Context()), ErrLost)
 	is(t, leadership.Proclaim(background, "x"), ErrLost)
-	// What a caller's slice has behind its end is the caller's.
+	// The client does not write behind the end of a caller's slice.
 	options := []Option{Lease(time.Minute), Wait(time.Minute)}
 	must(c.TryLock(background, "l", options[:1]...))(t)
 	ctx, cancel := context.WithTimeout(background, 100*time.Millisecond)
@@ -97,7 +97,7 @@ func TestElectionArguments(t *testing.T) {
 	is(t, err, context.DeadlineExceeded)
 }
 
-func TestObserversBeginAnew(t *testing.T) {
+func TestObserversBeginAgain(t *testing.T) {
 	t.Parallel()
 	s := start(t)
 	net := newNetwork(t, s.port())
@@ -105,8 +105,8 @@ func TestObserversBeginAnew(t *testing.T) {
 	next := observer(t, c, "k")
 	isTrue(t, shown(next()) == "nobody false")
 	net.cut()
-	told := shown(next())
-	isTrue(t, told == "nobody true", told)
+	seen := shown(next())
+	isTrue(t, seen == "nobody true", seen)
 	leadership := must(leader.Election("k").Campaign(background, "v"))(t)
 	change, err := next()
 	isTrue(t, shown(change, err) == "v false" && change.Leader.Fence == leadership.Fence())
@@ -129,11 +129,11 @@ func TestObserversThatEndLeaveNothing(t *testing.T) {
 	eventually(t, "it has left", func() bool { return !isSubscribed() })
 	ctx, cancel := context.WithCancel(background)
 	time.AfterFunc(100*time.Millisecond, cancel)
-	var told []string
+	var seen []string
 	for change, err := range c.Election("k").Observe(ctx) {
-		told = append(told, shown(change, err))
+		seen = append(seen, shown(change, err))
 	}
-	isTrue(t, slices.Equal(told, []string{"nobody false", "context canceled"}), told)
+	isTrue(t, slices.Equal(seen, []string{"nobody false", "context canceled"}), seen)
 	eventually(t, "it has left", func() bool { return !isSubscribed() })
 	ask(t, s.port(), "RLOCK.ACQUIRE", "k", "other", "60000")
 	short, cancel := context.WithTimeout(background, 50*time.Millisecond)
@@ -164,17 +164,17 @@ func TestChangesThatAreNotTaken(t *testing.T) {
 	for i := 1; i <= 1100; i++ {
 		done(t, leadership.Proclaim(background, fmt.Sprint(i)))
 	}
-	told := shown(next())
-	isTrue(t, told == "77 true", told)
+	seen := shown(next())
+	isTrue(t, seen == "77 true", seen)
 	count := 1
-	for ; told != "1100 false"; count++ {
-		told = shown(next())
+	for ; seen != "1100 false"; count++ {
+		seen = shown(next())
 	}
 	isTrue(t, count == changesMax, count)
 	done(t, leadership.Release(background))
 }
 
-func TestObserversThatMayNot(t *testing.T) {
+func TestObserversWithoutRights(t *testing.T) {
 	t.Parallel()
 	s := start(t)
 	ask(t, s.port(), "ACL", "SETUSER", "app", "on", ">secret", "~*", "&rlock:client:*", "+@all")

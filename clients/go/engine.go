@@ -15,15 +15,15 @@ import (
 	"github.com/tetratelabs/wazero/api"
 )
 
-// The engine of rlock's clients; docs/embedding.md has the form of its events and actions. In a checkout it is made by
-// clients/build-engine clients/go/rlock_engine.wasm.
+// The engine of rlock's clients. docs/embedding.md describes the format of its events and actions. In a checkout,
+// clients/build-engine clients/go/rlock_engine.wasm builds it.
 //
 //go:embed rlock_engine.wasm
 var program []byte
 
 const (
 	formVersion = 1
-	none        = math.MaxUint64 // In place of a time: without limit, or not at all.
+	none        = math.MaxUint64 // Instead of a time: no limit, or no time at all.
 	malformed   = math.MaxUint32
 )
 
@@ -66,7 +66,7 @@ const ( // Actions
 	acLeader
 )
 
-// compiled is one for the process: an instance of it for each client takes little.
+// compiled is the engine's code, once for the process. Each client has an instance, which is small.
 var compiled = sync.OnceValues(func() (build func() (api.Module, error), err error) {
 	ctx := context.Background()
 	runtime := wazero.NewRuntime(ctx)
@@ -79,7 +79,7 @@ var compiled = sync.OnceValues(func() (build func() (api.Module, error), err err
 	}, nil
 })
 
-// engine decides, for one client. Nobody else may be in it during a call.
+// engine makes the decisions of one client. Only one goroutine at a time may use it.
 type engine struct {
 	module                                      api.Module
 	input, output, openMachine, handle, remains api.Function
@@ -111,16 +111,16 @@ func newEngine(url, name string, limits [3]time.Duration) (*engine, error) {
 	seed := make([]byte, 32)
 	rand.Read(seed)
 	e.event = append(e.event, seed...)
-	e.hand()
+	e.passInput()
 	if wrong := e.call(e.openMachine); wrong != 0 {
-		text := string(e.said(wrong))
+		text := string(e.result(wrong))
 		module.Close(context.Background())
 		return nil, &Error{Code: "OutOfRange", Message: text}
 	}
 	return e, nil
 }
 
-// call calls a function of the engine. It cannot fail but by an error of the engine itself, which is the end of it.
+// call calls a function of the engine. Only a defect of the engine makes it fail, so it panics then.
 func (e *engine) call(function api.Function, arguments ...uint64) uint64 {
 	copy(e.stack[:], arguments)
 	if err := function.CallWithStack(context.Background(), e.stack[:]); err != nil {
@@ -129,36 +129,36 @@ func (e *engine) call(function api.Function, arguments ...uint64) uint64 {
 	return e.stack[0]
 }
 
-func (e *engine) hand() {
+func (e *engine) passInput() {
 	at := uint32(e.call(e.input, uint64(len(e.event))))
 	e.module.Memory().Write(at, e.event)
 	e.event = e.event[:0]
 }
 
-// said is what the last call has put out, until the next call.
-func (e *engine) said(length uint64) []byte {
+// result is the output of the last call, which is valid until the next call.
+func (e *engine) result(length uint64) []byte {
 	bytes, _ := e.module.Memory().Read(uint32(e.call(e.output)), uint32(length))
 	return bytes
 }
 
-// take tells the engine the event that was written to e.event.
-func (e *engine) take() reader {
+// handleEvent passes the event in e.event to the engine, and returns its output.
+func (e *engine) handleEvent() reader {
 	kind := e.event[0]
-	e.hand()
+	e.passInput()
 	length := e.call(e.handle, uint64(now()))
 	if uint32(length) == malformed {
-		panic(fmt.Sprintf("rlock: event %d was not understood", kind))
+		panic(fmt.Sprintf("rlock: event %d is malformed", kind))
 	}
-	return e.said(uint64(uint32(length)))
+	return e.result(uint64(uint32(length)))
 }
 
-// remaining is for how long a guard still counts.
+// remaining returns how long a guard is still valid.
 func (e *engine) remaining(guard uint64) time.Duration {
 	left := e.call(e.remains, guard, uint64(now()))
 	return time.Duration(min(left, math.MaxInt64))
 }
 
-// writer has the fields of an event, one after the other.
+// writer encodes the fields of an event, one after the other.
 type writer []byte
 
 func (w *writer) u8(n uint8) *writer   { *w = append(*w, n); return w }
@@ -193,7 +193,7 @@ func (w *writer) list(items []string) *writer {
 	return w
 }
 
-// reader has what is left of an output.
+// reader is the rest of an output.
 type reader []byte
 
 func (r *reader) take(count int) []byte {
@@ -210,7 +210,7 @@ func (r *reader) u64() uint64 { return binary.LittleEndian.Uint64(r.take(8)) }
 func (r *reader) bytes() []byte { return r.take(int(r.u32())) }
 func (r *reader) text() string  { return string(r.bytes()) }
 
-// value is what a server has answered with.
+// value decodes a value in a server's answer.
 func (r *reader) value() any {
 	switch r.u8() {
 	case 0:
@@ -237,7 +237,7 @@ func (r *reader) value() any {
 	}
 }
 
-// action is one of an output. Its bytes are the output's.
+// action is an action in an output. Its bytes are a part of the output.
 type action struct {
 	kind, how     uint8
 	number, guard uint64 // The number of a connection, a call or a guard.

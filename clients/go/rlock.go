@@ -1,13 +1,13 @@
-// Package rlock takes locks of a Redis or Valkey server that has loaded the module librlock.so: they are queued in the
-// server, leased, and have a fence in every grant.
+// Package rlock takes locks on a Redis or Valkey server that has loaded the module librlock.so. The locks are queued in the
+// server, leased, and every grant has a fence.
 //
 //	client, err := rlock.NewClient("redis://127.0.0.1:6379", rlock.Options{})
 //	hold, err := client.Lock(ctx, "invoice:7", rlock.Wait(10*time.Second))
 //	defer hold.Release(ctx)
 //	err = store(hold.Context(), hold.Fence()) // The context ends if the lock is lost.
 //
-// What decides is the engine of rlock's client for Rust, as WebAssembly: there is no cgo.
-// A lease is no mutual exclusion: send Hold.Fence along with each write that the lock protects.
+// The engine of rlock's client for Rust makes all decisions. It is WebAssembly, so there is no cgo.
+// A lease is not mutual exclusion: send Hold.Fence with each write that the lock protects.
 package rlock
 
 import (
@@ -25,16 +25,17 @@ import (
 // Version of this package.
 const Version = "0.1.0"
 
-// Error is what went wrong, in the same words in every language: compare by errors.Is with one of those below, or by Code.
+// Error is the error of this package. Compare it by errors.Is with one of the errors below, or by Code. The codes are the
+// same in every language.
 type Error struct {
 	Code, Message string
-	// Transient says that to try again may help.
+	// Transient says whether a retry may help.
 	Transient bool
 }
 
 func (e *Error) Error() string { return "rlock: " + e.Message }
 
-// Is makes all errors of a code the same as the one of that code below.
+// Is reports whether target is an error with the same code.
 func (e *Error) Is(target error) bool {
 	kind, is := target.(*Error)
 	return is && kind.Code == e.Code
@@ -45,19 +46,19 @@ var (
 	ErrOutOfRange    = &Error{Code: "OutOfRange", Message: "an argument is out of its range"}
 	ErrNotAcquired   = &Error{Code: "NotAcquired", Message: "the lock was not acquired in time"}
 	ErrLost          = &Error{Code: "Lost", Message: "the lock was lost"}
-	ErrConnect       = &Error{Code: "Connect", Message: "the first connection could not be made"}
+	ErrConnect       = &Error{Code: "Connect", Message: "the first connection failed"}
 	ErrModuleMissing = &Error{Code: "ModuleMissing", Message: "the server has not loaded the module"}
 	ErrUnavailable   = &Error{Code: "Unavailable", Message: "the server gave no usable answer in time"}
-	ErrNotReplicated = &Error{Code: "NotReplicated", Message: "too few replicas know of the grant"}
+	ErrNotReplicated = &Error{Code: "NotReplicated", Message: "too few replicas acknowledged the grant"}
 	ErrQueueFull     = &Error{Code: "QueueFull", Message: "the queue is full"}
 	ErrCancelled     = &Error{Code: "Cancelled", Message: "somebody withdrew the request"}
 	ErrDeadlock      = &Error{Code: "Deadlock", Message: "waiting would cause a deadlock"}
-	ErrHeldOtherwise = &Error{Code: "HeldOtherwise", Message: "the activity holds the lock otherwise"}
-	ErrDenied        = &Error{Code: "Denied", Message: "the user may not do that"}
-	ErrNotALock      = &Error{Code: "NotALock", Message: "the key is no lock"}
+	ErrHeldOtherwise = &Error{Code: "HeldOtherwise", Message: "the activity holds the lock together with other keys"}
+	ErrDenied        = &Error{Code: "Denied", Message: "the user lacks a permission"}
+	ErrNotALock      = &Error{Code: "NotALock", Message: "the key holds something that is not a lock"}
 	ErrOutOfMemory   = &Error{Code: "OutOfMemory", Message: "the server is out of memory"}
-	ErrRefused       = &Error{Code: "Refused", Message: "the server refused it"}
-	ErrProtocol      = &Error{Code: "Protocol", Message: "the server's answer was not understood"}
+	ErrRefused       = &Error{Code: "Refused", Message: "the server refused the request"}
+	ErrProtocol      = &Error{Code: "Protocol", Message: "the server's answer has an unexpected form"}
 	ErrClosed        = &Error{Code: "Closed", Message: "the client has been closed"}
 )
 
@@ -67,7 +68,7 @@ func outOfRange(format string, arguments ...any) error {
 	return &Error{Code: "OutOfRange", Message: fmt.Sprintf(format, arguments...)}
 }
 
-// millisOr is a time in whole milliseconds, rounded up; zero is otherwise.
+// millisOr returns a time in whole milliseconds, rounded up; otherwise for zero.
 func millisOr(d time.Duration, otherwise uint64) uint64 {
 	if d == 0 {
 		return otherwise
@@ -75,7 +76,7 @@ func millisOr(d time.Duration, otherwise uint64) uint64 {
 	return uint64((d + time.Millisecond - 1) / time.Millisecond)
 }
 
-// Option says how a lock is asked for. Parts of a millisecond are rounded up.
+// Option is an option of a request for a lock. Fractions of a millisecond are rounded up.
 type Option func(*terms)
 
 type terms struct {
@@ -96,11 +97,11 @@ func (t *terms) millis(name string, d time.Duration, to *uint64) {
 	*to = millisOr(d, 0)
 }
 
-// Lease is how long others wait after this process has died: 1 ms to 30 days, at most what the server allows; it is renewed
-// every third of this. Default 30 s.
+// Lease sets how long others wait after this process has died: 1 ms to 30 days, and at most the server's limit. The client
+// renews it every third of this time. Default 30 s.
 func Lease(d time.Duration) Option { return func(t *terms) { t.millis("Lease", d, &t.lease) } }
 
-// FixedLease is a lease that is not renewed: the lock is lost at its end.
+// FixedLease sets a lease that is not renewed: the lock is lost when it ends.
 func FixedLease(d time.Duration) Option {
 	return func(t *terms) {
 		t.millis("FixedLease", d, &t.lease)
@@ -108,24 +109,25 @@ func FixedLease(d time.Duration) Option {
 	}
 }
 
-// MaxHold is for how long the lease is renewed at most, from the grant: then the lock is lost. Default: no limit.
+// MaxHold sets the longest time, counted from the grant, for which the lease is renewed. Then the lock is lost. Default: no
+// limit.
 func MaxHold(d time.Duration) Option { return func(t *terms) { t.millis("MaxHold", d, &t.maxHold) } }
 
-// Bound ends the hold this long after the end of its connection. Default: the connection does not matter. One key only.
+// Bound ends the hold this time after its connection. Default: the hold does not depend on its connection. One key only.
 func Bound(grace time.Duration) Option {
 	return func(t *terms) { t.millis("Bound", grace, &t.bound) }
 }
 
-// Replicas counts a grant and each renewal only once this many replicas know of it. Default 0. Not together with Bound.
+// Replicas sets how many replicas must acknowledge a grant and each renewal. Default 0. Not together with Bound.
 func Replicas(count uint16) Option { return func(t *terms) { t.replicas = count } }
 
-// Wait is how long to wait; 0 is one try. Default: until the context ends.
+// Wait sets how long to wait; 0 is one try. Default: until the context ends.
 func Wait(d time.Duration) Option { return func(t *terms) { t.millis("Wait", d, &t.wait) } }
 
 // Shared asks for the lock together with other readers. One key only.
 func Shared() Option { return func(t *terms) { t.isShared = true } }
 
-// Permits asks for units of a semaphore that has limit of them, 1 to 1,000,000. One key only.
+// Permits asks for count units of a semaphore that has limit units, 1 to 1,000,000. One key only.
 func Permits(count, limit uint32) Option {
 	return func(t *terms) {
 		t.permits, t.limit = count, limit
@@ -135,17 +137,17 @@ func Permits(count, limit uint32) Option {
 	}
 }
 
-// In asks for an activity, instead of a new owner.
+// In makes an activity the owner, instead of a new owner.
 func In(activity *Activity) Option { return func(t *terms) { t.activity = activity.number } }
 
-// IgnoreLoss has Release say nothing of a loss.
+// IgnoreLoss makes Release not report a loss.
 func IgnoreLoss() Option { return func(t *terms) { t.ignore = true } }
 
-// Activity is what is done one after the other. Its calls enter again what it holds, and two activities of which each waits
-// for what the other holds get ErrDeadlock.
+// Activity is an owner for sequential work. Its calls re-enter its locks. If two activities would wait for each other, the
+// second wait fails with ErrDeadlock.
 type Activity struct{ number uint64 }
 
-// Activity makes a new one.
+// Activity returns a new activity.
 func (c *Client) Activity() *Activity {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -153,20 +155,20 @@ func (c *Client) Activity() *Activity {
 	return &Activity{c.activities}
 }
 
-// Lock waits for the lock of a key. If the context ends before, Lock gives its cause at once, and nothing of the request
-// stays behind. The hold outlives the context.
+// Lock waits for the lock of a key. If the context ends first, Lock returns its cause at once, and nothing of the request
+// stays on the server. The hold outlives the context.
 //
 // Errors: ErrNotAcquired after Wait, the context's cause, and others of this package.
 func (c *Client) Lock(ctx context.Context, key string, options ...Option) (*Hold, error) {
 	return c.LockAll(ctx, []string{key}, options...)
 }
 
-// TryLock asks for the lock once. ErrNotAcquired if somebody else has it.
+// TryLock asks for the lock once. It returns ErrNotAcquired if another owner holds it.
 func (c *Client) TryLock(ctx context.Context, key string, options ...Option) (*Hold, error) {
 	return c.LockAll(ctx, []string{key}, slices.Concat(options, []Option{Wait(0)})...)
 }
 
-// LockAll is Lock for 1 to 1024 keys: all of them or none.
+// LockAll is Lock for 1 to 1024 keys: it takes all of them or none.
 func (c *Client) LockAll(ctx context.Context, keys []string, options ...Option) (*Hold, error) {
 	return c.acquire(ctx, keys, nil, options)
 }
@@ -186,9 +188,9 @@ func (c *Client) acquire(ctx context.Context, keys []string, value *string, opti
 	mode, permits := uint8(0), uint32(1)
 	switch {
 	case value != nil && (t.limit > 0 || t.isShared):
-		return nil, outOfRange("Shared and Permits are not for a campaign")
+		return nil, outOfRange("Shared and Permits cannot be used for a campaign")
 	case t.limit > 0 && t.isShared:
-		return nil, outOfRange("Shared and Permits cannot be together")
+		return nil, outOfRange("Shared and Permits cannot be used together")
 	case t.limit > 0:
 		mode, permits = 2, t.permits
 	case t.isShared:
@@ -223,8 +225,8 @@ func (c *Client) acquire(ctx context.Context, keys []string, value *string, opti
 	return hold, nil
 }
 
-// Run does work while the lock is held. The context of work ends if the lock is lost, or with ctx. The error joins the
-// work's error with the release's: ErrLost if the lock was lost, even if work did not notice.
+// Run calls work while the lock is held. The context of work ends if the lock is lost, or with ctx. The error joins the
+// error of work and the error of the release: ErrLost if the lock was lost, even if work did not notice.
 func (c *Client) Run(ctx context.Context, key string, work func(context.Context, *Hold) error, options ...Option) error {
 	hold, err := c.Lock(ctx, key, options...)
 	if err != nil {
@@ -239,7 +241,7 @@ func (c *Client) Run(ctx context.Context, key string, work func(context.Context,
 	return errors.Join(err, hold.Release(context.WithoutCancel(ctx)))
 }
 
-// Hold is a lock, or several, that is held: from its grant until Release, or until it is lost.
+// Hold is one lock or several, from the grant until Release or until a loss.
 type Hold struct {
 	client     *Client
 	number     uint64
@@ -252,7 +254,7 @@ type Hold struct {
 	isReleased atomic.Bool
 }
 
-// holdContext is over as soon as the lease is, even if its process stalled and no timer has run yet.
+// holdContext ends together with the lease, even if the process was paused and no timer has run yet.
 type holdContext struct {
 	context.Context
 	hold *Hold
@@ -269,13 +271,13 @@ func (c *holdContext) Err() error {
 
 func (h *Hold) text() string { return strings.Join(h.keys, ", ") }
 
-// Keys are those that were asked for.
+// Keys returns the requested keys.
 func (h *Hold) Keys() []string { return append([]string(nil), h.keys...) }
 
-// Owner is what the server calls the holder.
+// Owner returns the holder's name on the server.
 func (h *Hold) Owner() string { return h.owner }
 
-// Fence is larger than the fence of every earlier holder: send it along with each write. Of several keys it is the largest.
+// Fence is larger than the fence of every earlier holder: send it with each write. For several keys it is the largest fence.
 func (h *Hold) Fence() uint64 {
 	var most uint64
 	for _, fence := range h.Fences() {
@@ -284,18 +286,18 @@ func (h *Hold) Fence() uint64 {
 	return most
 }
 
-// Fences are those of each key.
+// Fences returns the fence of each key.
 func (h *Hold) Fences() map[string]uint64 {
 	h.client.mu.Lock() // An upgrade may change them.
 	defer h.client.mu.Unlock()
 	return maps.Clone(h.fences)
 }
 
-// Context has the values of the context that the lock was asked for with. It ends when the lock is lost, with ErrLost as its
-// cause, or is released; not with that context.
+// Context has the values of the context of Lock, but does not end with it. It ends when the lock is lost, with ErrLost as its
+// cause, or when it is released.
 func (h *Hold) Context() context.Context { return h.context }
 
-// Remaining is for how long the lock is held if nothing is heard any more; 0 if it is lost or released.
+// Remaining returns how long the lock stays held if the server sends nothing more; 0 if it is lost or released.
 func (h *Hold) Remaining() time.Duration {
 	h.client.mu.Lock()
 	defer h.client.mu.Unlock()
@@ -305,7 +307,7 @@ func (h *Hold) Remaining() time.Duration {
 	return h.client.engine.remaining(h.number)
 }
 
-// Check gives ErrLost unless the lock is held, judged now.
+// Check returns ErrLost unless the lock is held now.
 func (h *Hold) Check() error {
 	if h.Remaining() > 0 {
 		return nil
@@ -321,11 +323,11 @@ func (h *Hold) Check() error {
 	return &Error{Code: "Lost", Message: h.text() + ": the lock was lost: " + why}
 }
 
-// Release releases the lock. ErrLost if it was lost before. If the context ends before the server has answered, that is
-// the error, and the lock is released in the background. Only the first call does something.
+// Release releases the lock. It returns ErrLost if the lock was lost before. If the context ends before the server has
+// answered, Release returns its cause, and the client releases the lock in the background. Only the first call has an effect.
 func (h *Hold) Release(ctx context.Context) error { return h.release(ctx, none) }
 
-// ReleaseAfter is Release, but the server keeps the lock until so long after its grant.
+// ReleaseAfter is Release, but the server keeps the lock until least after its grant.
 func (h *Hold) ReleaseAfter(ctx context.Context, least time.Duration) error {
 	if least < 0 {
 		return outOfRange("least is %v, it must not be below zero", least)
@@ -357,7 +359,7 @@ func (h *Hold) release(ctx context.Context, least uint64) error {
 	}
 }
 
-// Extend sets the lease to at least this long from now.
+// Extend makes the lease last for at least this time from now.
 func (h *Hold) Extend(ctx context.Context, lease time.Duration) error {
 	if lease < 0 || lease > math.MaxInt64-time.Second {
 		return outOfRange("lease is %v, it is out of its range", lease)
@@ -366,14 +368,14 @@ func (h *Hold) Extend(ctx context.Context, lease time.Duration) error {
 	return err
 }
 
-// Downgrade shares what is held alone.
+// Downgrade makes an exclusive hold shared.
 func (h *Hold) Downgrade(ctx context.Context) error {
 	_, err := h.change(ctx, evDowngrade)
 	return err
 }
 
-// Upgrade has alone what is shared. Of options only Wait counts. After ErrNotAcquired, and if the context ends, it is shared
-// as before.
+// Upgrade makes a shared hold exclusive. Wait is its only option. After ErrNotAcquired, or if the context ends, the hold is
+// still shared.
 func (h *Hold) Upgrade(ctx context.Context, options ...Option) error {
 	t := terms{wait: none}
 	for _, option := range options {
@@ -384,7 +386,7 @@ func (h *Hold) Upgrade(ctx context.Context, options ...Option) error {
 	}
 	ended, err := h.change(ctx, evUpgrade, t.wait)
 	if err == nil && ended.kind == acRefused {
-		err = &Error{Code: "NotAcquired", Message: h.text() + ": others share it still"}
+		err = &Error{Code: "NotAcquired", Message: h.text() + ": others still share it"}
 	}
 	return err
 }

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -57,7 +58,7 @@ func isTrue(t testing.TB, condition bool, what ...any) {
 	}
 }
 
-// inBackground is the outcome of a lock that is waited for meanwhile.
+// inBackground calls lock in a goroutine. The result waits for its outcome.
 func inBackground(lock func() (*Hold, error)) func(testing.TB) *Hold {
 	type outcome struct {
 		hold *Hold
@@ -209,7 +210,7 @@ func TestBadArguments(t *testing.T) {
 	}
 }
 
-// TestLosses: each is reported at once, by the context, and by the end of the block.
+// TestLosses: the client reports each loss at once by the context, and at the end of the block.
 func TestLosses(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -220,7 +221,7 @@ func TestLosses(t *testing.T) {
 			select {
 			case <-ctx.Done():
 			case <-time.After(time.Second):
-				t.Errorf("%v: not told", words)
+				t.Errorf("%v: not reported", words)
 			}
 			is(t, context.Cause(ctx), ErrLost)
 			is(t, context.Cause(hold.Context()), ErrLost)
@@ -238,7 +239,7 @@ func TestLosses(t *testing.T) {
 	is(t, context.Cause(hold.Context()), context.Canceled)
 }
 
-// TestContexts: the wait's context ends the wait at once and not the hold; what is released in one that is over is released.
+// TestContexts: the context ends the wait at once, but not the hold. A release in an ended context still releases.
 func TestContexts(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -259,7 +260,7 @@ func TestContexts(t *testing.T) {
 	eventually(t, "it is free", func() bool { return isFree(t, s.port(), "k") })
 }
 
-// TestThousands: by one connection, and without a goroutine for each.
+// TestThousands: they share one connection, and need no goroutines.
 func TestThousands(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -291,7 +292,7 @@ func TestThousands(t *testing.T) {
 		return true
 	})
 	time.Sleep(3500 * time.Millisecond)
-	// Those of the waiters here, and of other tests.
+	// The goroutines of these waiters, and of other tests.
 	isTrue(t, runtime.NumGoroutine() < before+1000+200, before, runtime.NumGoroutine())
 	isTrue(t, connections(t, s.port()) == 1)
 	for _, hold := range holds {
@@ -303,7 +304,7 @@ func TestThousands(t *testing.T) {
 	isTrue(t, metrics.Grants == 2000 && metrics.Losses == 0 && metrics.Reconnects == 0, metrics)
 }
 
-func TestGivenUp(t *testing.T) {
+func TestAbandoned(t *testing.T) {
 	t.Parallel()
 	s := start(t)
 	holder, c := connect(t, s.URL, Options{}), connect(t, s.URL, Options{})
@@ -322,7 +323,7 @@ func TestGivenUp(t *testing.T) {
 				}
 			})
 		}
-		// Some before they are connected or sent, some as they are granted, the others while they wait.
+		// Some end before they are connected or sent, some at their grant, the others while they wait.
 		time.Sleep(time.Duration(round) * time.Millisecond)
 		cancel()
 		all.Wait()
@@ -335,7 +336,7 @@ func TestGivenUp(t *testing.T) {
 	isTrue(t, len(c.calls) == 0, len(c.calls))
 }
 
-func TestGivenUpWhileConnecting(t *testing.T) {
+func TestAbandonedWhileConnecting(t *testing.T) {
 	t.Parallel()
 	s := start(t)
 	n := newNetwork(t, s.port())
@@ -380,7 +381,7 @@ func TestLostReplies(t *testing.T) {
 	eventually(t, "all are free", func() bool { return isFree(t, s.port(), "k") && isFree(t, s.port(), "held") })
 }
 
-// TestReleaseMeanwhile: a release outlasts a server that is unreachable for a second.
+// TestReleaseMeanwhile: a release succeeds although the server is unreachable for a second.
 func TestReleaseMeanwhile(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -451,8 +452,8 @@ func TestNeverTwo(t *testing.T) {
 	isTrue(t, grants.Load() > 20, grants.Load())
 }
 
-// TestStandstill: a server that stalls ends no wait late, and what was asked of it leaves nothing.
-func TestStandstill(t *testing.T) {
+// TestPausedServer: a paused server ends no wait late, and its requests leave nothing.
+func TestPausedServer(t *testing.T) {
 	t.Parallel()
 	s := start(t)
 	c := connect(t, s.URL, Options{ResponseTimeout: 500 * time.Millisecond, RetryTimeout: time.Second})
@@ -470,8 +471,8 @@ func TestStandstill(t *testing.T) {
 	eventually(t, "nothing is left", func() bool { return isFree(t, s.port(), "k") && isFree(t, s.port(), "l") })
 }
 
-// TestOwnStandstill: a process that stalled beyond its lease knows so at its first look.
-func TestOwnStandstill(t *testing.T) {
+// TestPausedProcess: a process that was paused beyond its lease learns of the loss at its first check.
+func TestPausedProcess(t *testing.T) {
 	t.Parallel()
 	if url := os.Getenv("RLOCK_STOPPED"); url != "" {
 		c := connect(t, url, Options{})
@@ -490,17 +491,17 @@ func TestOwnStandstill(t *testing.T) {
 		t.Fatal("nobody stopped it")
 	}
 	s := start(t)
-	child := exec.Command(os.Args[0], "-test.run=TestOwnStandstill$")
+	child := exec.Command(os.Args[0], "-test.run=TestPausedProcess$")
 	child.Env = append(os.Environ(), "RLOCK_STOPPED="+s.URL)
-	var said bytes.Buffer
-	child.Stdout, child.Stderr = &said, &said
+	var output bytes.Buffer
+	child.Stdout, child.Stderr = &output, &output
 	done(t, child.Start())
 	eventually(t, "it holds", func() bool { return !isFree(t, s.port(), "k") })
 	child.Process.Signal(syscall.SIGSTOP)
 	time.Sleep(2 * time.Second)
 	child.Process.Signal(syscall.SIGCONT)
 	if err := child.Wait(); err != nil {
-		t.Fatal(err, said.String())
+		t.Fatal(err, output.String())
 	}
 }
 
@@ -512,7 +513,7 @@ func TestRestart(t *testing.T) {
 	hold := must(c.Lock(background, "k"))(t)
 	waits := inBackground(func() (*Hold, error) { return c.Lock(background, "k", Lease(time.Second)) })
 	eventually(t, "it waits", func() bool { return isQueued(t, s.port(), "k", 1) })
-	// Another server is at the address from now on, which knows of nothing.
+	// From now on, another server without any locks is at the address.
 	n.target.Store(int64(other.port()))
 	n.cut()
 	next := waits(t)
@@ -534,7 +535,7 @@ func TestFailOver(t *testing.T) {
 	behind := must(single.Lock(background, "l", Lease(time.Minute)))(t)
 	replica := s.Servers[1].Port
 	eventually(t, "the replica knows", func() bool { return !isFree(t, replica, "l") })
-	// The addresses lead to a replica for a while, which answers READONLY.
+	// For a while, the addresses lead to a replica, which answers READONLY.
 	ask(t, s.port(), "REPLICAOF", "127.0.0.1", fmt.Sprint(replica))
 	ended := make(chan error, 2)
 	go func() { ended <- behind.Release(background) }()
@@ -546,12 +547,12 @@ func TestFailOver(t *testing.T) {
 	done(t, <-ended)
 	done(t, hold.Check())
 	for _, next := range observers {
-		for told := ""; told != "after"; {
+		for seen := ""; seen != "after"; {
 			change, err := next()
 			done(t, err)
 			if change.Leader != nil {
 				isTrue(t, change.Leader.Fence == leadership.Fence(), change)
-				told = change.Leader.Value
+				seen = change.Leader.Value
 			}
 		}
 	}
@@ -583,6 +584,73 @@ func TestCluster(t *testing.T) {
 		isTrue(t, must(election.Leader(background))(t).Fence == leadership.Fence())
 		done(t, leadership.Resign(background))
 		isTrue(t, shown(next()) == "nobody false")
+	}
+}
+
+// warnings collects the lines of the default logger.
+type warnings struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (w *warnings) Write(line []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.lines = append(w.lines, string(line))
+	return len(line), nil
+}
+
+func (w *warnings) with(text string) (found []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, line := range w.lines {
+		if strings.Contains(line, text) {
+			found = append(found, line)
+		}
+	}
+	return found
+}
+
+// It is not parallel: it replaces the default logger.
+func TestUnreachable(t *testing.T) {
+	before, seen := slog.Default(), &warnings{}
+	slog.SetDefault(slog.New(slog.NewTextHandler(seen, nil)))
+	defer slog.SetDefault(before)
+	free := must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	free.Close()
+	s := start(t)
+	ask(t, s.port(), "CONFIG", "SET", "requirepass", "secret")
+	for _, it := range []struct{ login, address, reason string }{
+		{"", free.Addr().String(), "refused"},
+		{"", fmt.Sprintf("127.0.0.1:%d", s.port()), "NOAUTH"},
+		{":wrong@", fmt.Sprintf("127.0.0.1:%d", s.port()), "WRONGPASS"},
+	} {
+		c := connect(t, "redis://"+it.login+it.address, Options{})
+		ctx, cancel := context.WithTimeout(background, time.Second) // Several attempts.
+		_, err := c.Lock(ctx, "invoice:7")
+		cancel()
+		is(t, err, context.DeadlineExceeded)
+		c.Close(ctx)
+		lines := seen.with(it.address)
+		isTrue(t, len(lines) == 1 && strings.Contains(lines[0], it.reason), it.reason, lines)
+		isTrue(t, strings.Contains(lines[0], "level=WARN") && strings.Contains(lines[0], "trying again"), lines)
+		seen.lines = nil
+	}
+}
+
+func TestRights(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	ask(t, s.port(), "ACL", "SETUSER", "few", "on", ">p", "~other:*", "&rlock:client:*", "+@all")
+	c := connect(t, fmt.Sprintf("redis://few:p@127.0.0.1:%d", s.port()), Options{})
+	for _, it := range []struct{ key, words, rule string }{
+		{"invoice:7", "'invoice:7'", " ~invoice:*: see docs/operating.md"},
+		{"other:7", "'rlock.acquire'", " +rlock.acquire: see docs/operating.md"},
+	} {
+		_, err := c.Lock(background, it.key)
+		is(t, err, ErrDenied)
+		isTrue(t, strings.Contains(err.Error(), it.words) && strings.Contains(err.Error(), it.rule), err)
+		ask(t, s.port(), "ACL", "SETUSER", "few", "-rlock.acquire")
 	}
 }
 
@@ -632,7 +700,7 @@ type writes func([]byte) (int, error)
 
 func (w writes) Write(line []byte) (int, error) { return w(line) }
 
-// TestRecord: the events that are written and the actions that are read are those of a recorded run.
+// TestRecord: events are encoded and actions are decoded as in a recorded run.
 func TestRecord(t *testing.T) {
 	t.Parallel()
 	file := os.Getenv("RLOCK_RUN")
@@ -721,7 +789,7 @@ func TestRecord(t *testing.T) {
 	}
 }
 
-// TestReadme: each program of both READMEs runs as it is, in a module of its own.
+// TestReadme: each program of both READMEs runs unchanged, in a separate module.
 func TestReadme(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -740,7 +808,7 @@ func TestReadme(t *testing.T) {
 		}
 		run := exec.Command("go", "run", ".")
 		run.Dir = directory
-		said, err := run.CombinedOutput()
-		isTrue(t, err == nil && regexp.MustCompile("under fence|nobody leads").Match(said), err, string(said))
+		output, err := run.CombinedOutput()
+		isTrue(t, err == nil && regexp.MustCompile("under fence|nobody leads").Match(output), err, string(output))
 	}
 }

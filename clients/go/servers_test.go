@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// server is what rlock-testserver has started. It ends with its test.
+// server is the servers that rlock-testserver has started. They end with their test.
 type server struct {
 	URL     string
 	Servers []struct{ Port, PID int }
@@ -52,7 +52,7 @@ func start(t *testing.T, arguments ...string) *server {
 
 func (s *server) port() int { return s.Servers[0].Port }
 
-// ask sends a command in plain RESP2 on a connection of its own, and gives the words of the reply.
+// ask sends a command in plain RESP2 on a separate connection, and returns the reply.
 func ask(t testing.TB, port int, words ...string) string {
 	t.Helper()
 	socket, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
@@ -76,7 +76,7 @@ func isQueued(t testing.TB, port int, key string, count int) bool {
 	return strings.Contains(ask(t, port, "RLOCK.INFO", key), fmt.Sprintf("queued\r\n:%d\r\n", count))
 }
 
-// connections are those of clients of this package.
+// connections counts the connections of clients of this package.
 func connections(t testing.TB, port int) int {
 	count := 0
 	for line := range strings.Lines(ask(t, port, "CLIENT", "LIST")) {
@@ -97,7 +97,7 @@ func eventually(t testing.TB, what string, condition func() bool) {
 	}
 }
 
-// connect makes a client that is closed with its test.
+// connect creates a client, which is closed with its test.
 func connect(t testing.TB, url string, options Options) *Client {
 	t.Helper()
 	client, err := NewClient(url, options)
@@ -112,11 +112,11 @@ func connect(t testing.TB, url string, options Options) *Client {
 	return client
 }
 
-// network passes bytes, for as long as it is enabled.
+// network passes bytes on while it is enabled.
 type network struct {
 	url    string
 	target atomic.Int64
-	delay  atomic.Int64 // Of each piece, in nanoseconds.
+	delay  atomic.Int64 // The delay of each piece, in nanoseconds.
 	isMute atomic.Bool  // Replies are lost.
 	mu     sync.Mutex
 	open   map[net.Conn]bool

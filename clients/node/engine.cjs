@@ -1,24 +1,24 @@
 'use strict';
-// The engine of rlock's clients, which is WebAssembly, and the form of its events and actions: docs/embedding.md.
+// The engine of rlock's clients, in WebAssembly, and the encoding of its events and actions: docs/embedding.md.
 
 const { readFileSync } = require('node:fs');
 const { join } = require('node:path');
 const { randomBytes } = require('node:crypto');
 
 const VERSION = 1;
-/** In place of a time: without limit, or not at all. */
+/** Instead of a time: no limit, or no time at all. */
 const NONE = Infinity;
 
 let compiled;
 
-/** Writes the fields of an event, one after the other. */
+/** Encodes the fields of an event, one after the other. */
 class Writer {
   constructor() {
     this.buffer = Buffer.allocUnsafe(4096);
     this.length = 0;
   }
 
-  #room(count) {
+  #reserve(count) {
     const at = this.length;
     this.length += count;
     if (this.length > this.buffer.length) {
@@ -30,25 +30,25 @@ class Writer {
   }
 
   u8(number) {
-    const at = this.#room(1);
+    const at = this.#reserve(1);
     this.buffer[at] = number;
     return this;
   }
 
   u16(number) {
-    const at = this.#room(2);
+    const at = this.#reserve(2);
     this.buffer.writeUInt16LE(number, at);
     return this;
   }
 
   u32(number) {
-    const at = this.#room(4);
+    const at = this.#reserve(4);
     this.buffer.writeUInt32LE(number, at);
     return this;
   }
 
   u64(number) {
-    const at = this.#room(8);
+    const at = this.#reserve(8);
     if (number === NONE) {
       this.buffer.fill(0xff, at, at + 8);
     } else {
@@ -61,7 +61,7 @@ class Writer {
   bytes(value) {
     const bytes = typeof value === 'string' ? Buffer.from(value) : value;
     this.u32(bytes.length);
-    const at = this.#room(bytes.length);
+    const at = this.#reserve(bytes.length);
     this.buffer.set(bytes, at);
     return this;
   }
@@ -73,7 +73,7 @@ class Writer {
   }
 }
 
-/** Reads actions. */
+/** Decodes actions. */
 class Reader {
   constructor(buffer) {
     this.buffer = buffer;
@@ -118,7 +118,7 @@ class Reader {
     return Array.from({ length: this.u32() }, read);
   }
 
-  /** A value that a server has answered with. */
+  /** A value in a server's answer. */
   value() {
     const value = () => this.value();
     switch (this.u8()) {
@@ -157,14 +157,14 @@ class Reader {
 }
 
 const forms = {
-  /** An event of fields, each with its name, its type and its value. */
+  /** Encodes an event from its fields, each with its name, type and value. */
   write(fields) {
     const writer = new Writer();
     for (const [, type, value] of fields) writer[type](value ?? NONE);
     return writer.buffer.subarray(0, writer.length);
   },
 
-  /** The actions of an output, and when to come again, in nanoseconds. */
+  /** Decodes an output: its actions, and the next deadline in nanoseconds. */
   read(output) {
     const reader = new Reader(output);
     const deadline = reader.big();
@@ -174,7 +174,7 @@ const forms = {
   },
 };
 
-/** One client's engine. It decides; `rlock.cjs` carries out what it says. */
+/** The engine of one client. It makes the decisions, and `rlock.cjs` carries out its actions. */
 class Engine {
   constructor({ url, name, library, version, limits }) {
     compiled ??= new WebAssembly.Module(readFileSync(join(__dirname, 'rlock_engine.wasm')));
@@ -184,12 +184,12 @@ class Engine {
     const begin = this.writer.u32(VERSION).bytes(url).bytes(name).bytes(library).bytes(version);
     for (const limit of limits) begin.u64(limit ?? NONE);
     for (const byte of randomBytes(32)) begin.u8(byte);
-    this.#hand();
+    this.#passInput();
     const wrong = this.exports.rlock_open();
     if (wrong) throw new RangeError(this.#output(wrong).toString());
   }
 
-  #hand() {
+  #passInput() {
     const { writer, exports } = this;
     const at = exports.rlock_input(writer.length);
     new Uint8Array(exports.memory.buffer).set(writer.buffer.subarray(0, writer.length), at);
@@ -197,21 +197,21 @@ class Engine {
   }
 
   #output(length) {
-    // A copy, as the next call writes over it.
+    // A copy, because the next call overwrites the output.
     return Buffer.from(Buffer.from(this.exports.memory.buffer, this.exports.rlock_output(), length));
   }
 
-  /** Takes the event that `write` writes; actions, and when to come again, in nanoseconds of `process.hrtime`. */
+  /** Passes the event that `write` writes. Returns the actions, and the next deadline in nanoseconds of `process.hrtime`. */
   handle(kind, write) {
     this.writer.u8(kind);
     write?.(this.writer);
-    this.#hand();
+    this.#passInput();
     const length = this.exports.rlock_handle(process.hrtime.bigint());
-    if (length === -1) throw new Error(`rlock: event ${kind} was not understood`);
+    if (length === -1) throw new Error(`rlock: event ${kind} is malformed`);
     return forms.read(this.#output(length));
   }
 
-  /** For how many milliseconds a guard still counts. */
+  /** For how many milliseconds a guard is still valid. */
   remaining(guard) {
     const left = this.exports.rlock_remaining(BigInt(guard), process.hrtime.bigint());
     return Number(BigInt.asUintN(64, left) / 1_000_000n);

@@ -1,6 +1,6 @@
 'use strict';
-// Carries out what the engine says: sockets, time and callers. It decides nothing about locks. What users call is described
-// in `rlock.d.ts`.
+// Carries out the actions of the engine: sockets, time and callers. It decides nothing about locks. `rlock.d.ts` documents
+// the API.
 
 const { defaultMaxListeners, getMaxListeners, setMaxListeners } = require('node:events');
 const net = require('node:net');
@@ -17,11 +17,15 @@ const action = {
   connect: 1, write: 2, close: 3, granted: 4, refused: 5, done: 6, failed: 7, answered: 8, over: 9, note: 10,
   leader: 11,
 };
+/** The log of a client without the option `log`. */
+const warn = (level, text) => {
+  if (level === 'warn') process.emitWarning(text, 'RlockWarning');
+};
 const levels = ['debug', 'info', 'warn'];
 const losses = ['its lease ended', 'the server ended it', 'it was released'];
-/** The longest time that a timer of Node takes, in milliseconds. */
+/** The longest time of a timer in Node, in milliseconds. */
 const TIMER_MAX = 2 ** 31 - 1;
-/** How many changes an observer may leave untaken. */
+/** How many changes an observer keeps. */
 const CHANGES_MAX = 1024;
 
 class RlockError extends Error {
@@ -51,7 +55,7 @@ const keyBytes = key => bytesOf('key', key);
 const closed = () => new RlockError('Closed', 'the client has been closed');
 
 const listen = (signal, abort) => {
-  // A signal may end any number of waits: that is no leak to be warned of.
+  // Any number of waits may listen to one signal, so a warning about a leak would be wrong.
   if (signal && getMaxListeners(signal) === defaultMaxListeners) setMaxListeners(Infinity, signal);
   signal?.addEventListener('abort', abort, { once: true });
 };
@@ -62,7 +66,7 @@ class Client {
   #calls = new Map();
   #guards = new Map();
   #observers = new Map();
-  /** How many changes are waited for. */
+  /** How many callers wait for a change. */
   #awaited = 0;
   #last = 0;
   #activities = 0;
@@ -76,7 +80,7 @@ class Client {
     if (typeof url !== 'string') throw new TypeError(`url is ${url}, it must be a string`);
     const { name = '', responseTimeout, retryTimeout, replicationTimeout } = options;
     this.#tls = options.tls ?? {};
-    this.#log = options.log ?? (() => {});
+    this.#log = options.log ?? warn;
     const limits = Object.entries({ responseTimeout, retryTimeout, replicationTimeout });
     this.#engine = new Engine({
       url, name, library: 'rlock-node', version,
@@ -100,7 +104,7 @@ class Client {
     try {
       result = await work(guard.signal, guard);
     } catch (error) {
-      // What went wrong in the work says more than what became of the lock.
+      // The error of the work matters more than a loss of the lock.
       await guard.release().catch(() => {});
       throw error;
     }
@@ -108,7 +112,7 @@ class Client {
     return result;
   }
 
-  election(key, options) { return new Election(this.#verbs, keyBytes(key), options); }
+  election(key, options) { return new Election(this.#operations, keyBytes(key), options); }
 
   activity() { return Object.freeze({ number: ++this.#activities }); }
 
@@ -189,7 +193,7 @@ class Client {
     return changes;
   }
 
-  /** Begins a call; its promise is settled by the engine, or by the signal. */
+  /** Begins a call. The engine or the signal settles its promise. */
   #call(kind, write, { signal, ...about } = {}, isLast = false) {
     if (this.#isClosed && !isLast) return Promise.reject(closed());
     if (signal?.aborted) return Promise.reject(signal.reason);
@@ -215,10 +219,10 @@ class Client {
 
   #handle(kind, write) {
     const { actions, deadline } = this.#engine.handle(kind, write);
-    // Bytes to write go first: a caller that gets its result may call again at once, and that request comes after it.
-    const told = actions.filter(it => !this.#carryOut(it));
+    // Bytes are written first: a caller that gets its result may call again at once, and the new request must come later.
+    const reports = actions.filter(it => !this.#carryOut(it));
     this.#wakeAt(deadline);
-    for (const it of told) this.#tell(it);
+    for (const it of reports) this.#report(it);
     this.#keepAlive();
   }
 
@@ -243,7 +247,7 @@ class Client {
       })
       : net.connect(how === 3 ? { path: host } : { host, port });
     this.#sockets.set(connection, socket);
-    const tell = (kind, write) => {
+    const notify = (kind, write) => {
       if (this.#sockets.get(connection) !== socket) return;
       if (kind === event.ended) this.#sockets.delete(connection);
       this.#handle(kind, it => {
@@ -251,10 +255,10 @@ class Client {
         write?.(it);
       });
     };
-    const ended = (kind, text) => tell(event.ended, it => it.u8(kind).bytes(text));
+    const ended = (kind, text) => notify(event.ended, it => it.u8(kind).bytes(text));
     socket.setNoDelay(true);
-    socket.once(secure ? 'secureConnect' : 'connect', () => tell(event.opened));
-    socket.on('data', bytes => tell(event.received, it => it.bytes(bytes)));
+    socket.once(secure ? 'secureConnect' : 'connect', () => notify(event.opened));
+    socket.on('data', bytes => notify(event.received, it => it.bytes(bytes)));
     socket.on('error', error => {
       const isCertificate = /CERT|SELF_SIGNED|ALTNAME|UNABLE_TO/.test(error.code ?? '');
       ended(isCertificate ? 3 : 0, `${host}:${port}: ${error.message}`);
@@ -262,7 +266,7 @@ class Client {
     socket.on('close', () => ended(0, `${host}:${port}: the connection was closed`));
   }
 
-  #tell(it) {
+  #report(it) {
     if (it.kind === action.over) {
       this.#guards.get(it.guard)?.end(it.why);
       return;
@@ -293,14 +297,14 @@ class Client {
   }
 
   #guard(it, { guard, keys, type = Guard }) {
-    const known = guard ?? new type(this.#verbs, it.guard, keys);
+    const known = guard ?? new type(this.#operations, it.guard, keys);
     known.grant(it.owner, it.fences);
     this.#guards.set(it.guard, known);
     return known;
   }
 
-  /** What guards and elections can do with their client. */
-  #verbs = {
+  /** The operations of the client that guards and elections use. */
+  #operations = {
     campaign: (key, value, options) => this.#granted([key], 0, options, bytesOf('value', value)),
     leader: (key, options) => this.#call(event.leader, it => it.bytes(key), options),
     observe: (key, signal) => this.#observe(key, signal),
@@ -322,7 +326,7 @@ class Client {
   #wakeAt(deadline) {
     const ms = Number(deadline - process.hrtime.bigint()) / 1e6;
     const due = deadline === 2n ** 64n - 1n ? NONE : performance.now() + Math.max(0, ms);
-    // A timer that is too early does no harm.
+    // A timer that fires too early does no harm.
     if (this.#timer && this.#due <= due) return;
     clearTimeout(this.#timer);
     this.#timer = undefined;
@@ -335,7 +339,7 @@ class Client {
     this.#timer = setTimeout(tick, Math.min(TIMER_MAX, Math.ceil(ms)));
   }
 
-  /** Only what somebody waits for keeps the process alive. */
+  /** Only calls that somebody waits for keep the process alive. */
   #keepAlive() {
     const verb = this.#calls.size + this.#awaited > 0 ? 'ref' : 'unref';
     this.#timer?.[verb]();
@@ -343,16 +347,16 @@ class Client {
   }
 }
 
-/** What a caller holds. */
+/** A hold of one lock or several. */
 class Guard {
-  #verbs;
+  #operations;
   #number;
   #loss;
   #controller = new AbortController();
   #release;
 
-  constructor(verbs, number, keys) {
-    this.#verbs = verbs;
+  constructor(operations, number, keys) {
+    this.#operations = operations;
     this.#number = number;
     this.keys = keys.map(key => Buffer.from(key).toString());
   }
@@ -372,7 +376,7 @@ class Guard {
 
   get signal() { return this.#controller.signal; }
 
-  get remaining() { return this.#release || this.#loss ? 0 : this.#verbs.remaining(this.#number); }
+  get remaining() { return this.#release || this.#loss ? 0 : this.#operations.remaining(this.#number); }
 
   get isValid() { return this.remaining > 0; }
 
@@ -381,74 +385,74 @@ class Guard {
     throw this.#loss ?? new RlockError('Lost', `${this.keys.join(', ')}: the lock was lost: ${losses[this.#release ? 2 : 0]}`);
   }
 
-  release() { return (this.#release ??= this.#verbs.release(this.#number)); }
-  releaseAfter(least) { return (this.#release ??= this.#verbs.release(this.#number, least)); }
-  extend(lease) { return this.#verbs.extend(this.#number, lease); }
-  downgrade() { return this.#verbs.downgrade(this.#number); }
+  release() { return (this.#release ??= this.#operations.release(this.#number)); }
+  releaseAfter(least) { return (this.#release ??= this.#operations.release(this.#number, least)); }
+  extend(lease) { return this.#operations.extend(this.#number, lease); }
+  downgrade() { return this.#operations.downgrade(this.#number); }
   async upgrade({ wait, ...options } = {}) {
-    return (await this.#verbs.upgrade(this, this.#number, wait, options)) !== null;
+    return (await this.#operations.upgrade(this, this.#number, wait, options)) !== null;
   }
 
   [Symbol.asyncDispose ?? Symbol.for('asyncDispose')]() { return this.release(); }
 }
 
-/** What a leader holds. */
+/** The hold of a leader. */
 class Leadership extends Guard {
-  #verbs;
+  #operations;
   #number;
 
-  constructor(verbs, number, keys) {
-    super(verbs, number, keys);
-    this.#verbs = verbs;
+  constructor(operations, number, keys) {
+    super(operations, number, keys);
+    this.#operations = operations;
     this.#number = number;
   }
 
-  async proclaim(value) { await this.#verbs.proclaim(this.#number, value); }
+  async proclaim(value) { await this.#operations.proclaim(this.#number, value); }
   resign() { return this.release(); }
 }
 
-/** Who leads at a key. */
+/** The leader at a key. */
 class Election {
-  #verbs;
+  #operations;
   #key;
   #options;
 
-  constructor(verbs, key, options) {
-    this.#verbs = verbs;
+  constructor(operations, key, options) {
+    this.#operations = operations;
     this.#key = key;
     this.#options = options;
   }
 
   async campaign(value, options) {
-    const leadership = await this.#verbs.campaign(this.#key, value, { ...this.#options, ...options });
+    const leadership = await this.#operations.campaign(this.#key, value, { ...this.#options, ...options });
     if (leadership) return leadership;
     throw new RlockError('NotAcquired', `${Buffer.from(this.#key)}: not elected within ${options?.wait ?? this.#options?.wait} ms`);
   }
 
   async tryCampaign(value, options) {
-    return this.#verbs.campaign(this.#key, value, { ...this.#options, ...options, wait: 0 });
+    return this.#operations.campaign(this.#key, value, { ...this.#options, ...options, wait: 0 });
   }
 
-  async leader(options) { return this.#verbs.leader(this.#key, options); }
-  observe({ signal } = {}) { return this.#verbs.observe(this.#key, signal); }
+  async leader(options) { return this.#operations.leader(this.#key, options); }
+  observe({ signal } = {}) { return this.#operations.observe(this.#key, signal); }
 }
 
-/** What an observer receives, until it ends. */
+/** The changes that an observer receives, until it ends. */
 class Changes {
-  #verbs;
+  #callbacks;
   #untaken = [];
   #takers = [];
   #isEnded = false;
-  /** Why it has ended, if for a reason that is thrown, which may be anything. It is thrown once. */
+  /** The reason to throw at the end, if there is one. It may be any value, and it is thrown once. */
   #failures = [];
 
-  constructor(verbs) { this.#verbs = verbs; }
+  constructor(callbacks) { this.#callbacks = callbacks; }
 
   push({ leader, missed }) {
     const change = { leader: leader && { fence: leader.fence, value: leader.value }, missed };
     const taker = this.#takers.shift();
     if (taker) {
-      this.#verbs.waits(-1);
+      this.#callbacks.waits(-1);
       return taker({ value: change, done: false });
     }
     this.#untaken.push(change);
@@ -462,9 +466,9 @@ class Changes {
     if (this.#isEnded) return;
     this.#isEnded = true;
     this.#failures = failures;
-    this.#verbs.ended();
+    this.#callbacks.ended();
     const takers = this.#takers.splice(0);
-    if (takers.length) this.#verbs.waits(-takers.length);
+    if (takers.length) this.#callbacks.waits(-takers.length);
     for (const taker of takers) taker(this.next());
   }
 
@@ -473,7 +477,7 @@ class Changes {
     if (!this.#isEnded) {
       return new Promise(resolve => {
         this.#takers.push(resolve);
-        this.#verbs.waits(1);
+        this.#callbacks.waits(1);
       });
     }
     if (this.#failures.length) throw this.#failures.shift();

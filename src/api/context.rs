@@ -7,15 +7,15 @@ use std::{
 
 use super::{OwnedText, Text, raw};
 
-/// The context of a call. Cannot be kept: there is no way to make one but
-/// [`Context::new`], which the entry points use for the length of a call.
+/// The context of a call. It cannot be kept: only [`Context::new`] makes one,
+/// and the entry points use it for the length of a call.
 pub(crate) struct Context(*mut raw::RedisModuleCtx);
 
 /// Facts about the server and the calling client.
 #[derive(Clone, Copy)]
 pub(crate) struct Flags(u32);
 
-/// How many clients of this server were there to hear a message.
+/// How many clients of this server received a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Published {
     ToNobody,
@@ -23,7 +23,7 @@ pub(crate) enum Published {
 }
 
 impl Published {
-    /// Whether anybody was there for one of two messages.
+    /// Whether any client received one of two messages.
     pub(crate) fn or(self, other: Self) -> Self {
         if self == Self::ToSomebody {
             self
@@ -82,22 +82,22 @@ impl Context {
         unsafe { raw::client_id(self.0) }
     }
 
-    /// The id of the calling connection; a script has none, and neither has
-    /// another module's call.
+    /// The id of the calling connection; none in a script and in another
+    /// module's call.
     pub(crate) fn session(&self) -> Option<u64> {
         if self.flags().is_script() {
             return None;
         }
         let id = self.client_id();
-        // SAFETY: without a place for the details the server only looks it up.
+        // SAFETY: the call asks for no details, so the server only looks up the
+        // id.
         let found = unsafe { raw::client_info(std::ptr::null_mut(), id) };
         (found == raw::REDISMODULE_OK as c_int).then_some(id)
     }
 
     /// The name of the calling user; another module's call may have none.
     pub(crate) fn user_name(&self) -> Option<OwnedText> {
-        // Not by `GetCurrentUserName`, which takes it for granted that there is
-        // a user.
+        // `GetCurrentUserName` would assume that there is a user.
         // SAFETY: as in `flags`; the text is the caller's to free.
         OwnedText::take(unsafe { raw::client_user_name(self.0, self.client_id()) })
     }
@@ -135,27 +135,27 @@ impl Context {
         Published::to(unsafe { raw::publish_shard(self.0, channel.raw(), message.raw()) })
     }
 
-    /// Tells watching transactions and caching clients that a key changed.
+    /// Informs watching transactions and caching clients that a key changed.
     pub(crate) fn signal_modified(&self, name: Text) {
         // SAFETY: as in `flags`.
         unsafe { raw::signal_modified_key(self.0, name.raw()) };
     }
 
-    /// Whether the server only asks where the keys of a command are.
+    /// Whether the server only asks for the positions of a command's keys.
     pub(crate) fn asks_for_keys(&self) -> bool {
         // SAFETY: as in `flags`.
         unsafe { raw::is_keys_position_request(self.0) != 0 }
     }
 
-    /// Tells the server, who asks, that a key is the argument at `position`.
+    /// Reports that the argument at `position` is a key, when the server asks.
     pub(crate) fn key_is_at(&self, position: usize) {
         let position = c_int::try_from(position).unwrap_or(0);
         // SAFETY: as in `flags`; only while the server asks.
         unsafe { raw::key_at_pos(self.0, position) };
     }
 
-    /// Writes a line to the server's log. The text is an argument, never the
-    /// format: a key named `%n` must not be one.
+    /// Writes a line to the server's log. The text is an argument and never the
+    /// format, because a key may be named `%n`.
     pub(crate) fn log(&self, level: &CStr, text: &str) {
         let text = CString::new(text.replace('\0', "?")).unwrap_or_default();
         // SAFETY: one string for the one `%s`.

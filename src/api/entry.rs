@@ -1,9 +1,9 @@
-//! Where the server calls in. A panic ends here: it becomes an error reply or
-//! a line in the log, and a number in `INFO`; the server lives on.
-//!
-//! That is safe because a hold is decided by what the key says, never by what
-//! is in memory: a queue that a panic left half changed can make somebody
-//! wait, but cannot make two owners hold one lock.
+//! The entry points that the server calls. A panic stops here: it becomes an
+//! error reply or a line in the log, and is counted in `INFO`. The server keeps
+//! running.
+//! That is safe because the key decides who holds a lock, and memory does not.
+//! A queue that a panic left half changed can make an owner wait, but cannot
+//! make two owners hold one lock.
 
 use std::{
     cell::Cell,
@@ -30,7 +30,7 @@ pub(crate) fn command(ctx: *mut raw::RedisModuleCtx, run: impl FnOnce(&Context))
     raw::REDISMODULE_OK as c_int
 }
 
-/// Runs a callback that answers nobody.
+/// Runs a callback that sends no reply.
 pub(crate) fn callback(ctx: *mut raw::RedisModuleCtx, run: impl FnOnce(&Context)) {
     let ctx = Context::new(ctx);
     if panic::catch_unwind(AssertUnwindSafe(|| run(&ctx))).is_err() {
@@ -46,7 +46,7 @@ fn caught(ctx: &Context) {
     );
 }
 
-/// Sends the text of a panic to the server's log: a server in the background
+/// Writes the text of a panic to the server's log: a server in the background
 /// has no standard error.
 pub(crate) fn log_panics() {
     panic::set_hook(Box::new(|info| {

@@ -1,5 +1,5 @@
-//! What replicas, the AOF and those who listen to key events are notified of a
-//! change: the same as of the native commands.
+//! Changes as replicas, the AOF and subscribers to key events see them: the
+//! same as for the native commands.
 
 use std::{
     cell::Cell,
@@ -9,7 +9,7 @@ use std::{
 
 use super::{Context, MainThread, Text, raw};
 
-/// A key event of our own.
+/// A key event of this module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeyEvent {
     Hset,
@@ -42,14 +42,14 @@ impl KeyEvent {
         class as c_int
     }
 
-    /// Whether an event that the server passes on is one of ours: the text is
-    /// the same in memory then, not only to read.
+    /// Whether the server passes on one of this module's events: its text then
+    /// has the same address, not only the same bytes.
     pub(crate) fn is_ours(event: *const c_char) -> bool {
         KEY_EVENTS.iter().any(|ours| ours.as_ptr() == event)
     }
 }
 
-/// Whether a line in the log has said so.
+/// Whether the log already has the line about it.
 static IS_DIVERGING: MainThread<Cell<bool>> = MainThread::new(Cell::new(false));
 
 impl Context {
@@ -163,7 +163,7 @@ impl Context {
     }
 
     /// The server refuses to replicate a command that it does not know. The
-    /// module is not loaded then, so this is for what nobody has thought of.
+    /// module is not loaded then, so this is a safeguard.
     #[inline]
     fn replicated(&self, command: &CStr, status: c_int) {
         if status != raw::REDISMODULE_OK as c_int {

@@ -36,8 +36,8 @@ pub(crate) struct Key<'a> {
 }
 
 impl<'a> Key<'a> {
-    /// Opens a key to read and write. A key that has expired is deleted by
-    /// that, and the deletion is replicated.
+    /// Opens a key to read and write. If the key has expired, the server
+    /// deletes it and replicates the deletion.
     pub(crate) fn open(ctx: &'a Context, name: Text) -> Self {
         let mode = (raw::REDISMODULE_READ | raw::REDISMODULE_WRITE) as c_int;
         // SAFETY: context and name are alive; the handle is closed on drop.
@@ -206,11 +206,11 @@ impl Field<'_> {
     }
 }
 
-/// Looks at a field of a hash and its value. Breaks when it has seen enough.
+/// Examines a field of a hash and its value. Breaks to stop the scan.
 type VisitField<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
 
-/// What visits the fields of a hash. A panic must not unwind into the server,
-/// so it is kept until its call has returned.
+/// The visitor of the fields of a hash. A panic must not unwind into the
+/// server, so it is kept until the scan has returned.
 struct Visitor<'a> {
     visit: &'a mut VisitField<'a>,
     broken: ControlFlow<()>,

@@ -6,8 +6,8 @@
 //! - everything runs on the server's main thread;
 //! - a [`Context`] and the [`Text`]s of a call are good until the call returns;
 //! - every function of [`raw`] is present, or the module has refused to load.
-//!   Functions that only some servers have are asked for one by one, by
-//!   pointer: version numbers of Redis and Valkey say different things.
+//!   Functions that only some servers have are checked one by one, by pointer:
+//!   the version numbers of Redis and Valkey are not comparable.
 
 mod context;
 pub(crate) mod entry;
@@ -47,11 +47,11 @@ impl<T> MainThread<T> {
 }
 
 impl<T> MainThread<OnceCell<T>> {
-    /// Drops the value, as the module is about to go.
+    /// Drops the value when the module is unloaded.
     ///
     /// # Safety
     ///
-    /// Nothing that was got from it is used any more.
+    /// Nothing obtained from it is used any more.
     pub(crate) unsafe fn end(&self) {
         // SAFETY: there is one thread; the rest is the caller's.
         drop(unsafe { (*self.0.get()).take() });

@@ -1,4 +1,4 @@
-//! What the server is asked about itself.
+//! Queries of the server about itself.
 
 use std::{ffi::CStr, io::ErrorKind, os::raw::c_int};
 
@@ -29,8 +29,8 @@ impl Context {
     /// Whether the server has a command under this name, which needs at least
     /// one argument.
     pub(crate) fn knows(&self, command: &CStr) -> bool {
-        // SAFETY: there are no arguments; the server refuses the call for the
-        // lack of them, and says so, or for the command, by the error number.
+        // SAFETY: there are no arguments. The error number says whether the
+        // server refused the call for the missing arguments or for the command.
         unsafe {
             let reply = raw::RedisModule_Call.unwrap_unchecked()(
                 self.raw(),
@@ -45,9 +45,9 @@ impl Context {
         std::io::Error::last_os_error().kind() != std::io::ErrorKind::NotFound
     }
 
-    /// Whether this node of a cluster serves a key, even while its slot moves:
-    /// by a command that writes and changes nothing. No time to live ends later
-    /// than never.
+    /// Whether this node of a cluster serves a key, even while its slot moves.
+    /// It calls a command that is a write and changes nothing. A missing time
+    /// to live ends later than any.
     pub(crate) fn serves(&self, name: Text) -> Serves {
         // SAFETY: the format names the four strings that follow.
         let reply = unsafe {
@@ -69,9 +69,9 @@ impl Context {
     }
 
     /// Whether this node of a cluster serves a shard channel, even while its
-    /// slot moves away. An answer of `ASK` for a key says nothing of
-    /// channels: then it tells whether a message of no content may be sent to
-    /// another channel of the slot.
+    /// slot moves away. `ASK` for a key says nothing about channels. Then this
+    /// checks whether an empty message may be sent to another channel of the
+    /// slot.
     pub(crate) fn serves_channel(&self, name: Text) -> bool {
         if self.serves(name) != Serves::No {
             return true;
@@ -103,14 +103,14 @@ impl Context {
         let subscribers = self.pubsub(count, Some(name.text()));
         let subscribers = subscribers.and_then(|reply| reply.element_number(1));
         let patterns = || self.pubsub(c"NUMPAT", None).map(|reply| reply.number());
-        // What the server does not tell may be so.
+        // If the server does not say, a message may.
         subscribers != Some(0) || (has_patterns && patterns() != Some(0))
     }
 
     fn pubsub(&self, question: &CStr, channel: Option<Text>) -> Option<Reply> {
         let format = if channel.is_some() { c"cs" } else { c"c" };
-        // SAFETY: the format names the texts that follow; one that it does not
-        // name is not looked at.
+        // SAFETY: the format names the texts that follow; the server ignores
+        // texts that it does not name.
         let reply = unsafe {
             raw::RedisModule_Call.unwrap_unchecked()(
                 self.raw(),
@@ -123,7 +123,8 @@ impl Context {
         Reply::new(reply).ok()
     }
 
-    /// The value of a setting of the server's; `None` if it does not tell.
+    /// The value of a setting of the server; `None` if the server does not
+    /// report it.
     pub(crate) fn config_number(&self, name: &CStr) -> Option<u64> {
         // SAFETY: the format names the two texts that follow.
         let reply = unsafe {
@@ -139,7 +140,8 @@ impl Context {
         std::str::from_utf8(&value).ok()?.parse().ok()
     }
 
-    /// How many replicas the server hears of, if it needs any to take writes.
+    /// How many replicas have reported recently, if the server needs any to
+    /// accept writes.
     pub(crate) fn good_replicas(&self) -> Option<u64> {
         Info::of(self, c"replication").number(c"min_slaves_good_slaves")
     }
@@ -149,7 +151,7 @@ impl Context {
         Info::of(self, c"replication").number(c"connected_slaves")
     }
 
-    /// How many of the last write to the AOF and the last dump failed.
+    /// How many of the last AOF write and the last dump failed: 0 to 2.
     pub(crate) fn write_errors(&self) -> u64 {
         let info = Info::of(self, c"persistence");
         let statuses = [c"aof_last_write_status", c"rdb_last_bgsave_status"];
@@ -178,7 +180,7 @@ impl<'a> Info<'a> {
 
     /// Whether there is a field with this value.
     fn is(&self, field: &CStr, value: &CStr) -> bool {
-        // SAFETY: the fields, of which the text is one, are not freed yet.
+        // SAFETY: the fields, including this text, are not freed yet.
         unsafe {
             let text = raw::server_info_text(self.fields, field.as_ptr());
             !text.is_null() && CStr::from_ptr(text) == value
@@ -188,13 +190,14 @@ impl<'a> Info<'a> {
 
 impl Drop for Info<'_> {
     fn drop(&mut self) {
-        // SAFETY: ours, and freed once, in the call that has asked.
+        // SAFETY: this value owns the section, which is freed once, in the call
+        // that asked.
         unsafe { raw::free_server_info(self.ctx.raw(), self.fields) }
     }
 }
 
 impl Reply {
-    /// Takes over a reply; the kind of error if the server has refused the call.
+    /// Takes over a reply; the kind of error if the server refused the call.
     fn new(reply: *mut raw::RedisModuleCallReply) -> Result<Self, ErrorKind> {
         if reply.is_null() {
             Err(std::io::Error::last_os_error().kind())
@@ -203,8 +206,7 @@ impl Reply {
         }
     }
 
-    /// The number that the reply is; another kind of reply is none of the
-    /// server's counts.
+    /// The number in the reply; `None` for another kind of reply.
     fn number(&self) -> i64 {
         // SAFETY: the reply is not freed yet.
         unsafe { raw::call_reply_integer(self.0) }
@@ -236,13 +238,13 @@ impl Reply {
 
 impl Drop for Reply {
     fn drop(&mut self) {
-        // SAFETY: ours, and freed once.
+        // SAFETY: this value owns the reply, which is freed once.
         unsafe { raw::RedisModule_FreeCallReply.unwrap_unchecked()(self.0) }
     }
 }
 
-/// A channel of the module's own in the slot of another one; `None` for a name
-/// with a brace in the wrong place.
+/// A channel of the module in the same slot as another channel; `None` for a
+/// name with a misplaced brace.
 fn probe_of(channel: &[u8]) -> Option<Vec<u8>> {
     let tag = || {
         let open = channel.iter().position(|byte| *byte == b'{')?;

@@ -1,5 +1,5 @@
 //! The functions that every supported server has, called without a check each
-//! time, and the check that they are there.
+//! time; and the check that they exist.
 
 use std::os::raw::{c_char, c_int, c_long, c_longlong, c_uint, c_ulonglong, c_void};
 
@@ -115,9 +115,9 @@ required! {
     load_configs = RedisModule_LoadConfigs(ctx: Ctx) -> c_int;
 }
 
-/// The variadic functions, which are called where they are used.
+/// The variadic functions, which are called where they are needed.
 fn missing_variadic() -> Option<&'static str> {
-    /// Whether an API function is there.
+    /// Whether the server has an API function.
     macro_rules! absent {
         ($($symbol:ident),*) => {
             $(
@@ -140,7 +140,7 @@ fn missing_variadic() -> Option<&'static str> {
     None
 }
 
-/// The time that the server goes by until it does something else, in
+/// The server's cached time, which it uses until it does something else, in
 /// microseconds; `None` before Redis 7.2, which reads the clock each time.
 pub(crate) fn cached_microseconds() -> Option<i64> {
     // SAFETY: written once by the server while the module loads; takes nothing.
@@ -149,8 +149,8 @@ pub(crate) fn cached_microseconds() -> Option<i64> {
 
 /// Whether the server's handling of `CLIENT UNBLOCK` for modules is fixed.
 ///
-/// It is since Redis 7.4 and Valkey 8. Both have had this function since.
-pub(crate) fn has_mended_unblock() -> bool {
+/// Fixed since Redis 7.4 and Valkey 8, which also added this function.
+pub(crate) fn has_fixed_unblock() -> bool {
     // SAFETY: written once by the server while the module loads.
     let function = unsafe { RedisModule_AddACLCategory };
     function.is_some()

@@ -8,14 +8,15 @@ use super::raw;
 pub(crate) struct Section(*mut raw::RedisModuleInfoCtx);
 
 impl Section {
-    /// Begins the section, which has the module's name.
+    /// Begins the section, named like the module.
     ///
     /// # Safety
     ///
-    /// The pointer is what the server passes for a call that goes on as long as
-    /// this value is used.
+    /// The pointer comes from the server, for a call that lasts as long as this
+    /// value is used.
     pub(crate) unsafe fn begin(section: *mut raw::RedisModuleInfoCtx) -> Self {
-        // SAFETY: the caller's; without a name it is the module's.
+        // SAFETY: guaranteed by the caller. Without a name, the section is
+        // named like the module.
         unsafe { raw::info_add_section(section, ptr::null()) };
         Self(section)
     }

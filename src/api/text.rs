@@ -4,7 +4,7 @@ use std::{marker::PhantomData, ptr};
 
 use super::raw;
 
-/// A string that somebody else keeps alive for `'a`: an argument of the running
+/// A string that its owner keeps alive for `'a`: an argument of the running
 /// call, or an [`OwnedText`].
 #[derive(Clone, Copy)]
 #[repr(transparent)]
@@ -63,7 +63,7 @@ impl<'a> Text<'a> {
     }
 }
 
-/// A string of our own, freed with this value.
+/// A string that this value owns and frees.
 pub(crate) struct OwnedText(*mut raw::RedisModuleString);
 
 impl OwnedText {
@@ -80,8 +80,8 @@ impl OwnedText {
         Self(unsafe { raw::create_string_from_long_long(ptr::null_mut(), number) })
     }
 
-    /// Takes over a string that an API function has made for us; `None` if it
-    /// made none.
+    /// Takes over a string that an API function has made; `None` if it made
+    /// none.
     pub(super) fn take(text: *mut raw::RedisModuleString) -> Option<Self> {
         (!text.is_null()).then(|| Self(text))
     }
@@ -107,7 +107,7 @@ impl Drop for OwnedText {
     }
 }
 
-/// A string that somebody else keeps alive, or one of our own.
+/// A borrowed or an owned string.
 pub(crate) enum Word<'a> {
     Kept(Text<'a>),
     Owned(OwnedText),

@@ -16,12 +16,12 @@ use crate::{
     transact::{LoadedAll, OtherHolders, Pending, change, finish, finish_queued},
 };
 
-/// What has become of a request.
+/// The outcome of a request.
 enum Outcome {
     Granted(rlock_core::Fence),
     Busy,
     /// It waits in the queue. The outcome will be a message, or the reply to
-    /// the blocked call of that handle.
+    /// the blocked call with that handle.
     Queued(TicketId, Option<u64>),
 }
 
@@ -38,7 +38,7 @@ pub(super) fn run_all(call: &Call<'_>) -> Option<()> {
     ask(call, call.parsed(parsed)?, request_locks)
 }
 
-/// Asks by `act`, and replies with what has become of the request.
+/// Acquires by `act`, and replies with the outcome.
 fn ask<'a>(
     call: &Call<'_>,
     syntax: Acquire<'a, Text<'a>>,
@@ -63,7 +63,7 @@ fn ask<'a>(
     Some(())
 }
 
-/// The request that a command makes, as far as this connection may make it.
+/// The request of a command, as far as this connection is allowed to make it.
 fn request<'a>(ctx: &Context, syntax: Acquire<'a, Text>) -> Result<Request<'a>, String> {
     let mut request = syntax.request;
     request.session = connection(ctx, syntax.channel, request.options.bind)?;
@@ -73,8 +73,8 @@ fn request<'a>(ctx: &Context, syntax: Acquire<'a, Text>) -> Result<Request<'a>, 
     Ok(request)
 }
 
-/// The connection to notify, or that the hold ends with, if a
-/// command asks for either, and may.
+/// The connection to notify, or to bind the hold to, if a command asks for
+/// either and may have it.
 pub(super) fn connection(
     ctx: &Context,
     channel: Option<NamedChannel<'_, Text>>,
@@ -105,7 +105,7 @@ fn limits(state: &mut State, op: &Operation<'_>, mode: Mode) -> Limits {
         if state.known.holders() as u64 >= shared_max {
             state.known.drop_ended(op.now);
         }
-        shared_elsewhere = state.known.holders_besides(op.name()) as u64;
+        shared_elsewhere = state.known.holders_except(op.name()) as u64;
     }
     Limits {
         waiters_max: settings::number(Setting::MaxWaiters),
@@ -116,7 +116,7 @@ fn limits(state: &mut State, op: &Operation<'_>, mode: Mode) -> Limits {
     }
 }
 
-/// Counts a request that did not come as far as the core.
+/// Counts a request that did not reach the core.
 const fn count_refused(locks: &mut Locks, failure: &Failure) {
     if matches!(
         failure,
@@ -126,7 +126,7 @@ const fn count_refused(locks: &mut Locks, failure: &Failure) {
     }
 }
 
-/// Takes note of what the outcome means for answers that are still due.
+/// Records what the outcome means for replies that are still due.
 fn note(state: &mut State, op: &Operation<'_>, outcome: &Outcome) {
     match outcome {
         Outcome::Queued(ticket, Some(handle)) => state.deliveries.block(*handle, *ticket),
@@ -180,7 +180,7 @@ fn request_lock(
     outcome
 }
 
-/// The request with the user for whom its places count, who may have them.
+/// The request with the user who may take its places, and for whom they count.
 fn of_user<'a>(
     locks: &Locks,
     names: &[Name<'_>],
@@ -193,7 +193,7 @@ fn of_user<'a>(
     Ok(request)
 }
 
-/// Queues the request, once it is sure that the caller can be reached.
+/// Queues the request once the caller can certainly be reached.
 fn queue(
     locks: &mut Locks,
     op: &Operation<'_>,
@@ -206,7 +206,7 @@ fn queue(
     let (delivery, handle) = delivery::of(locks, op.ctx, request)?;
     let (ticket, superseded) = locks.enqueue(clock::latest(), name, hold, request, delivery);
     let outcome = Outcome::Queued(ticket, handle);
-    Ok(Step::telling(outcome, superseded))
+    Ok(Step::with_effect(outcome, superseded))
 }
 
 fn request_locks(
@@ -237,7 +237,7 @@ fn request_locks(
     outcome
 }
 
-/// Queues the request, once it is sure that the caller can be reached.
+/// Queues the request once the caller can certainly be reached.
 fn queue_all(
     state: &mut State,
     op: &Operation<'_>,
@@ -256,7 +256,7 @@ fn queue_all(
     Ok(Outcome::Queued(ticket, handle))
 }
 
-/// Ends the earlier call of an owner that has asked again.
+/// Ends the earlier call of an owner that asks again.
 fn end_earlier(state: &mut State, effects: impl IntoIterator<Item = Effect>) {
     for effect in effects {
         if let Effect::Withdrawn(delivery) = effect {

@@ -15,14 +15,14 @@ pub(super) fn run(call: &Call<'_>) -> Option<()> {
         let Some(ended) = state.locks.cancel(op.name(), owner.bytes()) else {
             return Ok(false);
         };
-        // The connection that asked knows from the reply.
+        // The connection that made the request learns from the reply.
         if ended.delivery.session() == op.ctx.session() {
             state.deliveries.withdraw(&ended.delivery);
         } else {
             state.deliveries.withdraw_by_others(op.ctx, &ended);
         }
-        // Somebody behind it may fit now. Other keys of the request follow in
-        // this turn of the event loop.
+        // A waiter behind it may fit now. The other keys of the request follow
+        // in this turn of the event loop.
         transact::settle(state, op);
         Ok(true)
     })?;

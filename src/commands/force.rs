@@ -15,7 +15,7 @@ use crate::{
 pub(super) fn run(call: &Call<'_>) -> Option<()> {
     let (key, queue) = call.parsed(syntax::force(call.arguments))?;
     let removed = call.change(&[*key], None, |state, op| {
-        // What is deleted here is other people's, so all of it is looked at.
+        // This deletes other owners' holds, so it reads all of them.
         let key = Key::open_to_read(op.ctx, op.key);
         let confirms = |key: &Key<'_>| store::confirms(key, op.name(), &state.known, op.now);
         if !key.as_ref().is_some_and(confirms) {

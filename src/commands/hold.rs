@@ -66,8 +66,8 @@ pub(super) fn downgrade(call: &Call<'_>) -> Option<()> {
     })
 }
 
-/// Changes one hold by `act`, and replies with what that answers; with nil if
-/// the owner holds nothing.
+/// Changes one hold by `act`, and replies with its result; nil if the owner
+/// holds nothing.
 fn change_hold<N: Into<u64>>(
     call: &Call<'_>,
     key: Text,
@@ -115,8 +115,8 @@ pub(super) fn renew_all(call: &Call<'_>) -> Option<()> {
     Some(())
 }
 
-/// Renews the holds of the caller, all of which are looked at before, and
-/// answers how many there are.
+/// Renews the caller's holds after it has checked all of them; replies with
+/// their number.
 fn renew_each(
     state: &mut State,
     op: &Operation<'_>,

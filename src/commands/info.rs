@@ -61,8 +61,8 @@ pub(super) fn list(call: &Call<'_>) -> Option<()> {
     seen
 }
 
-/// Whether a lock is held in shared mode, and how many hold it. A key that holds
-/// no lock is shown as free: nobody can be granted it, but nobody holds it.
+/// Whether a lock is held in shared mode, and the number of its holders. A key
+/// with other data is shown as free: it cannot be granted, but has no holder.
 fn count_holders(ctx: &Context, state: &State, now: Timestamp, key: &[u8]) -> (bool, usize) {
     let Some(open) = Key::open_to_read(ctx, OwnedText::new(key).text()) else {
         return (false, 0);

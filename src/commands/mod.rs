@@ -28,15 +28,15 @@ impl Argument for Text<'_> {
     }
 }
 
-/// What a command is called with.
+/// The input of a command.
 pub(crate) struct Call<'a> {
     pub(crate) ctx: &'a Context,
     pub(crate) arguments: &'a [Text<'a>],
 }
 
 impl<'a> Call<'a> {
-    /// What the arguments come to. `None` if they are refused, and the caller
-    /// has the reason. Always inlined: otherwise they are copied once more.
+    /// The parsed arguments. `None` if they are refused; the caller has the
+    /// reason by then. Always inlined: otherwise they are copied once more.
     #[inline(always)]
     fn parsed<T>(&self, parsed: Result<T, ArgError>) -> Option<T> {
         parsed.inspect_err(|error| self.refuse(error)).ok()
@@ -52,15 +52,15 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// What is not refused by a sentence; if it is, the caller has the reply.
+    /// The value of `result`. For an error, the caller gets the reply.
     fn accepted<T>(&self, done: Result<T, String>) -> Option<T> {
         done.inspect_err(|text| self.ctx.reply_error(text)).ok()
     }
 
-    /// Tells the server where the keys are, if it only asks for that and they
-    /// are counted. Clusters ask for the node by it: key specifications of
-    /// commands whose keys are counted are not looked at for modules.
-    fn tells_keys(&self, command: Command) -> bool {
+    /// Reports where the keys are, if the server only asks for that and the
+    /// keys are counted. Clusters find the node in this way: the server ignores
+    /// the key specifications of modules for such commands.
+    fn reports_keys(&self, command: Command) -> bool {
         let Some(counted_at) = command.num_keys_at() else {
             return false;
         };
@@ -76,9 +76,9 @@ impl<'a> Call<'a> {
         true
     }
 
-    /// Runs a change of `keys`, on behalf of `caller`, with the module's state,
-    /// at the first of them. `None` if it is refused, and the caller has
-    /// the reason.
+    /// Changes `keys` on behalf of `caller`, with the module's state, in the
+    /// database of the first. `None` if it is refused; the caller has the
+    /// reason by then.
     fn change<R>(
         &self,
         keys: &[Text],
@@ -118,8 +118,9 @@ macro_rules! entry_points {
                     // SAFETY: the server's arguments live as long as the call.
                     let arguments = unsafe { Text::arguments(argv, argc) };
                     let call = Call { ctx, arguments };
-                    if !call.tells_keys(Command::$command) {
-                        // `None` says that the command was refused, which its caller knows.
+                    if !call.reports_keys(Command::$command) {
+                        // `None` means that the command was refused, and its
+                        // caller has the reply.
                         let _: Option<()> = $run(&call);
                     }
                 })

@@ -1,5 +1,5 @@
-//! Tells the server of the commands: their functions, and what its clients and
-//! access rules have to know of them.
+//! Registers the commands with the server: their functions, and what clients
+//! and access rules must know of them.
 
 use std::{
     ffi::{CStr, CString},
@@ -12,16 +12,16 @@ use rlock_core::syntax::{Command, Opt, Positional, Value};
 use super::table::{COMMANDS, Row};
 use crate::api::{Context, raw};
 
-/// The version of the module that the commands came with.
+/// The version of the module that introduced the commands.
 const SINCE: &CStr = c"0.1.0";
-/// The name of options of which one can be given, in `COMMAND DOCS`.
+/// The name of a choice between options, in `COMMAND DOCS`.
 const ONE_OF: &str = "listener";
 
 /// Registers all commands.
 ///
 /// # Errors
 ///
-/// The name of what the server did not accept.
+/// The name of the command that the server did not accept.
 pub(crate) fn register(ctx: &Context) -> Result<(), String> {
     COMMANDS.iter().try_for_each(|row| {
         let name = row.command.name().to_ascii_lowercase();
@@ -62,7 +62,7 @@ fn describe(ctx: &Context, row: &Row, name: &CStr) -> Option<()> {
     let mut kept = Kept::default();
     let positionals = row.command.positionals();
     let options = row.command.options();
-    let options = options.filter(|it| it.stands_alone(row.command));
+    let options = options.filter(|it| it.is_independent(row.command));
     let mut arguments = Vec::new();
     for positional in positionals {
         arguments.push(kept.positional(*positional)?);
@@ -81,12 +81,13 @@ fn describe(ctx: &Context, row: &Row, name: &CStr) -> Option<()> {
         since: SINCE.as_ptr(),
         history: ptr::null_mut(),
         tips: ptr::null(),
-        // The least number of words, negative; or their exact number.
+        // The smallest number of words, negative; or their exact number.
         arity: if is_open { -least } else { least },
         key_specs: key_spec.map_or(ptr::null_mut(), |_| key_specs.as_mut_ptr()),
         args: kept.list(arguments),
     };
-    // SAFETY: the lists end as the API wants it, and the server copies all.
+    // SAFETY: the lists are terminated as the API requires, and the server
+    // copies all of them.
     unsafe {
         let handle = raw::get_command(ctx.raw(), name.as_ptr());
         if handle.is_null() || raw::set_command_info(handle, &raw const info) != 0 {
@@ -100,7 +101,7 @@ fn describe(ctx: &Context, row: &Row, name: &CStr) -> Option<()> {
     }
 }
 
-/// What descriptions point to, kept until the server has copied it.
+/// The memory that descriptions point to, kept until the server has copied it.
 #[derive(Default)]
 struct Kept {
     texts: Vec<CString>,
@@ -168,7 +169,7 @@ impl Kept {
         })
     }
 
-    /// An option, in a block with those that need it or stand in its place.
+    /// An option, in a block with its dependents and its alternatives.
     fn option(&mut self, command: Command, option: Opt) -> Option<raw::RedisModuleCommandArg> {
         let own = self.own(option)?;
         let (mut block, mut choice) = (vec![own], vec![own]);
@@ -200,7 +201,7 @@ impl Kept {
         })
     }
 
-    /// An option without those that belong to it.
+    /// An option without its dependents.
     fn own(&mut self, option: Opt) -> Option<raw::RedisModuleCommandArg> {
         let spec = option.spec();
         Some(raw::RedisModuleCommandArg {
@@ -235,7 +236,7 @@ const NO_KEY_SPEC: raw::RedisModuleCommandKeySpec = raw::RedisModuleCommandKeySp
     },
 };
 
-/// Where the keys of a command are, if it has any.
+/// The position of a command's keys, if it has any.
 fn key_spec(row: &Row) -> Option<raw::RedisModuleCommandKeySpec> {
     let spec = |pos| raw::RedisModuleCommandKeySpec {
         flags: row.usage.into(),

@@ -1,4 +1,4 @@
-//! From values and refusals to replies; every error text is made here.
+//! Turns values and refusals into replies; every error text is made here.
 
 use redis_module_macros::RedisValue;
 use rlock_core::{Refusal, syntax::Shown};
@@ -8,7 +8,7 @@ use crate::{
     operation::Failure,
 };
 
-/// The reply of a command that is not called often.
+/// The reply of a command that is rarely called.
 #[derive(RedisValue)]
 pub(crate) enum Answer {
     /// A number of things.
@@ -17,7 +17,7 @@ pub(crate) enum Answer {
     Lines(Vec<String>),
 }
 
-/// Sends the reply of a command that is not called often.
+/// Sends the reply of a command that is rarely called.
 pub(crate) fn send(ctx: &Context, answer: Answer) {
     redis_module::Context::new(ctx.raw().cast()).reply(Ok(answer.into()));
 }
@@ -105,7 +105,7 @@ fn refused(refusal: &Refusal, keys: &[Text], owner: Shown<'_>) -> String {
     }
 }
 
-/// How many owners of a cycle are named.
+/// How many owners of a cycle the error names.
 const OWNERS_SHOWN: usize = 16;
 
 fn cycle(owners: &[Box<[u8]>]) -> String {
@@ -123,7 +123,8 @@ fn nth<'a>(keys: &[Text<'a>], index: usize) -> &'a [u8] {
     keys.get(index).map_or(b"", Text::bytes)
 }
 
-/// Refuses a command that another module has called from within one of ours.
+/// Refuses a command that another module has called from within a command or
+/// callback of this module.
 pub(crate) fn busy(ctx: &Context) {
     ctx.reply_error("ERR rlock is in the middle of another command, which has called this one");
 }

@@ -1,5 +1,5 @@
-//! The table of commands: what each is for, and what the server, its clients and
-//! its access rules have to know of it. How each is called is in
+//! The table of commands: the purpose of each, and what the server, its clients
+//! and its access rules must know of it. Their syntax is in
 //! `rlock_core::syntax`.
 
 use std::{ffi::CStr, os::raw::c_int};

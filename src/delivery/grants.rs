@@ -1,5 +1,5 @@
 //! Grants by hand-off, until it is known whether they have reached their
-//! owners. Those that have not are passed on.
+//! owners. Undelivered grants are passed on.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -16,7 +16,7 @@ pub(crate) struct Grant {
     pub(crate) keys: Box<[Box<[u8]>]>,
     pub(crate) owner: Box<[u8]>,
     pub(crate) fence: Fence,
-    /// Who got the message, if there was one.
+    /// The connection that got the message, if there was one.
     pub(crate) listener: Option<Arc<Listener>>,
     /// The place that the owner gets back if the grant does not reach it.
     pub(crate) place: Option<Box<KeptPlace>>,
@@ -25,10 +25,10 @@ pub(crate) struct Grant {
 /// How a grant was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Sent {
-    /// To the blocked call of this handle. The server tells how that ends.
+    /// To the blocked call of this handle. The server reports how it ends.
     ToCall(u64),
-    /// To this connection, with a number. The server writes messages at the
-    /// end of its turn. A connection that closes before has not read them.
+    /// To this connection, with a number. The server writes messages at the end
+    /// of its turn, so a connection that closes before has not read them.
     ByMessage(u64, u64),
 }
 
@@ -38,7 +38,7 @@ impl Sent {
     const LAST: Self = Self::ByMessage(u64::MAX, u64::MAX);
 }
 
-/// All grants of which it is not known yet whether they have arrived.
+/// All grants that may not have arrived yet.
 #[derive(Debug, Default)]
 pub(crate) struct Grants {
     sent: BTreeMap<Sent, Grant>,
@@ -48,7 +48,7 @@ pub(crate) struct Grants {
 }
 
 impl Grants {
-    /// A blocked call is answered by a grant.
+    /// A grant is the reply to a blocked call.
     pub(crate) fn answered(&mut self, handle: u64, grant: Grant) {
         self.insert(Sent::ToCall(handle), grant);
     }
@@ -59,7 +59,7 @@ impl Grants {
         self.insert(Sent::ByMessage(session, self.messages), grant);
     }
 
-    /// A blocked call has ended; `gone` if it could not be answered.
+    /// A blocked call has ended; `gone` if the reply could not be sent.
     pub(crate) fn call_ended(&mut self, handle: u64, gone: bool) {
         let grant = self.remove(Sent::ToCall(handle));
         self.undelivered.extend(grant.filter(|_| gone));
@@ -81,7 +81,7 @@ impl Grants {
         }
     }
 
-    /// An owner knows that it holds a lock: it has acted on it.
+    /// An owner knows that it holds a lock, because it has used the hold.
     pub(crate) fn confirm(&mut self, db: u32, key: &[u8], owner: &[u8]) {
         let is_of = |it: &Grant| {
             it.db == db && *it.owner == *owner && it.keys.iter().any(|of| **of == *key)
@@ -101,18 +101,17 @@ impl Grants {
         }
     }
 
-    /// The next grant that has to be passed on.
+    /// The next undelivered grant.
     pub(crate) fn next_undelivered(&mut self) -> Option<Grant> {
         self.undelivered.pop_front()
     }
 
-    /// Whether any has to be passed on.
+    /// Whether any grant is undelivered.
     pub(crate) fn has_undelivered(&self) -> bool {
         !self.undelivered.is_empty()
     }
 
-    /// Forgets those that have to be passed on, as this server may grant no
-    /// more.
+    /// Drops the undelivered grants: this server may not grant any more.
     pub(crate) fn forget_undelivered(&mut self) {
         self.undelivered.clear();
     }

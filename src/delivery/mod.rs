@@ -1,4 +1,4 @@
-//! How outcomes reach those who asked: by the reply to a blocked call, or by a
+//! How outcomes reach the callers: by the reply to a blocked call, or by a
 //! message.
 
 mod blocked;
@@ -16,14 +16,14 @@ use rlock_core::{Delivery, Ended, Fence, Granted, Listener, TicketId, Waits};
 
 use crate::api::{Context, Published};
 
-/// The longest wait that the quantiles tell from longer ones: 30 days, in
-/// microseconds, which is the largest value of `max-lease-ms`.
+/// The longest wait that the quantiles distinguish: 30 days, in microseconds,
+/// which is the largest value of `max-lease-ms`.
 const WAIT_USEC_MAX: u64 = 2_592_000_000_000;
 
-/// The calls that are blocked, the hand-offs that may not have arrived, and how
-/// long those waited who were granted a lock.
+/// The blocked calls, the hand-offs that may not have arrived, and the wait
+/// times of granted requests.
 pub(crate) struct Deliveries {
-    /// Which ticket a blocked call waits on; until it is unblocked.
+    /// The ticket on which a blocked call waits, until the call is unblocked.
     callers: BTreeMap<u64, TicketId>,
     pub(crate) grants: Grants,
     quantiles: Histogram<u32>,
@@ -32,11 +32,11 @@ pub(crate) struct Deliveries {
 }
 
 impl Deliveries {
-    /// Nobody waits yet.
+    /// An empty delivery.
     ///
     /// # Errors
     ///
-    /// The text of the histogram's refusal of its bounds.
+    /// The histogram's error text if it refuses the bounds.
     pub(crate) fn new() -> Result<Self, String> {
         let quantiles = Histogram::new_with_bounds(1, WAIT_USEC_MAX, 2);
         Ok(Self {
@@ -53,16 +53,16 @@ impl Deliveries {
         self.callers.insert(handle, ticket);
     }
 
-    /// Ends a blocked call that nobody waits for any more. Answers on which
-    /// ticket it waited.
+    /// Ends a blocked call that nobody waits for any more. Returns the ticket
+    /// on which it waited.
     pub(crate) fn end_call(&mut self, handle: u64) -> Option<TicketId> {
         let ticket = self.callers.remove(&handle)?;
         blocked::unblock(handle, Outcome::Nil);
         Some(ticket)
     }
 
-    /// Tells a waiter that it holds its locks now. Whether that has reached it
-    /// shows only later, see [`Grant`].
+    /// Notifies a waiter that it holds its locks now. Whether the notification
+    /// arrived becomes known only later, see [`Grant`].
     pub(crate) fn grant(
         &mut self,
         ctx: &Context,
@@ -79,26 +79,26 @@ impl Deliveries {
             listener: ticket.delivery.listener().cloned(),
             place: granted.kept_place(),
         };
-        let told = match &ticket.delivery {
+        let delivered = match &ticket.delivery {
             Delivery::Blocked { handle, .. } => self.answer_granted(*handle, grant),
             Delivery::Notify(listener) => {
                 let key = grant.keys.first().map_or(&[][..], |key| key);
                 let channel = listener.channel();
-                let told = published::publish_grant(ctx, channel, fence, &ticket.owner, key);
-                if told == Published::ToSomebody {
+                let delivered = published::publish_grant(ctx, channel, fence, &ticket.owner, key);
+                if delivered == Published::ToSomebody {
                     self.grants.published(listener.session, grant);
                 }
-                told
+                delivered
             }
             Delivery::Kept => Published::ToNobody,
         };
-        if told == Published::ToSomebody {
+        if delivered == Published::ToSomebody {
             self.record_wait(granted.waited);
         }
-        told
+        delivered
     }
 
-    /// Tells a waiter that its wait is over.
+    /// Notifies a waiter that its wait is over.
     pub(crate) fn end_wait(
         &mut self,
         ctx: &Context,
@@ -115,20 +115,21 @@ impl Deliveries {
         }
     }
 
-    /// Ends a request without an outcome: nil for a blocked call, nothing else.
+    /// Ends a request without an outcome: nil for a blocked call, otherwise
+    /// nothing.
     pub(crate) fn withdraw(&mut self, delivery: &Delivery) {
         if let Delivery::Blocked { handle, .. } = delivery {
             self.answer(*handle, Outcome::Nil);
         }
     }
 
-    /// Ends a request that somebody else has withdrawn.
+    /// Ends a request that another client has withdrawn.
     pub(crate) fn withdraw_by_others(&mut self, ctx: &Context, ended: &Ended) {
         self.withdraw(&ended.delivery);
         publish_withdrawn(ctx, ended);
     }
 
-    /// Ends a request because this server cannot grant it any more.
+    /// Ends a request because this server can no longer grant it.
     pub(crate) fn turn_away(&mut self, ctx: &Context, ended: &Ended) {
         if let Delivery::Blocked { handle, .. } = &ended.delivery {
             self.answer(*handle, Outcome::TurnedAway);
@@ -137,15 +138,15 @@ impl Deliveries {
         }
     }
 
-    /// Ends a blocked call, if it has not been ended yet.
+    /// Ends a blocked call, unless it has already ended.
     fn answer(&mut self, handle: u64, outcome: Outcome) {
         if self.callers.remove(&handle).is_some() {
             blocked::unblock(handle, outcome);
         }
     }
 
-    /// Ends a blocked call by a grant. If it has been ended already there is
-    /// nobody to hear of it, and the grant has to be passed on.
+    /// Ends a blocked call by a grant. If the call has already ended, the grant
+    /// must be passed on.
     fn answer_granted(&mut self, handle: u64, grant: Grant) -> Published {
         if self.callers.remove(&handle).is_none() {
             return Published::ToNobody;
@@ -156,7 +157,7 @@ impl Deliveries {
         Published::ToSomebody
     }
 
-    /// Takes note of how long somebody has waited who was granted a lock.
+    /// Records the wait time of a granted request.
     fn record_wait(&mut self, waited: Duration) {
         let usec = u64::try_from(waited.as_micros()).unwrap_or(u64::MAX);
         self.quantiles.saturating_record(usec.max(1));
@@ -164,8 +165,8 @@ impl Deliveries {
         self.wait_usec_max = self.wait_usec_max.max(usec);
     }
 
-    /// The time that the waiters waited who were granted a lock, in
-    /// microseconds: of half of them at most, of 99 %, of all.
+    /// The wait times of granted requests, in microseconds: the median, the
+    /// 99th percentile and the maximum.
     pub(crate) fn wait_usec(&self) -> [u64; 3] {
         let at_most = |quantile| {
             let value = self.quantiles.value_at_quantile(quantile);
@@ -175,7 +176,7 @@ impl Deliveries {
     }
 }
 
-/// Tells an owner that it has lost its hold.
+/// Notifies an owner that it has lost its hold.
 pub(crate) fn publish_lost(
     ctx: &Context,
     listener: &Listener,
@@ -192,7 +193,7 @@ pub(crate) fn publish_lost(
     );
 }
 
-/// Tells a waiter that its request is withdrawn, if messages reach it.
+/// Notifies a waiter that its request is withdrawn, if it gets messages.
 fn publish_withdrawn(ctx: &Context, ended: &Ended) {
     if let Delivery::Notify(listener) = &ended.delivery {
         let channel = listener.channel();

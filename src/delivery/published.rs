@@ -1,4 +1,4 @@
-//! What is published: outcomes for `NOTIFY`, the unlock message, and values.
+//! Published messages: outcomes for `NOTIFY`, the unlock message, and values.
 
 use std::cell::OnceCell;
 
@@ -9,7 +9,7 @@ use crate::{
     settings::{self, UnlockMessage},
 };
 
-/// Publishes `<what> <owner> <key>` for those who listen on this server.
+/// Publishes `<what> <owner> <key>` to the subscribers on this server.
 pub(super) fn publish(
     ctx: &Context,
     channel: Channel<'_>,
@@ -25,9 +25,9 @@ pub(super) fn publish(
     }
 }
 
-/// Publishes that a lock is granted, if that may reach anybody on this server.
-/// In a cluster the message reaches other nodes as well: those who listen there
-/// shall not hear of a grant whose waiter is passed over.
+/// Publishes that a lock is granted, if that may reach a subscriber on this
+/// server. In a cluster the message also reaches other nodes, whose subscribers
+/// must not get a grant whose waiter is passed over.
 pub(super) fn publish_grant(
     ctx: &Context,
     channel: Channel<'_>,
@@ -45,31 +45,31 @@ fn is_in_cluster(ctx: &Context) -> bool {
     *IN_CLUSTER.get().get_or_init(|| ctx.flags().is_cluster())
 }
 
-/// The most bytes of a channel that is put together without an allocation.
+/// The longest channel name in bytes that is built without an allocation.
 const CHANNEL_SHORT: usize = 256;
 
 /// The text of the unlock message, made once.
 pub(crate) static ZERO: MainThread<OnceCell<OwnedText>> = MainThread::new(OnceCell::new());
-/// Whether the server is a node of a cluster, which does not change.
+/// Whether the server is a node of a cluster, which never changes.
 static IN_CLUSTER: MainThread<OnceCell<bool>> = MainThread::new(OnceCell::new());
 
-/// Publishes the unlock message of a lock: `0`, on the channel that Redisson
-/// listens on. It reaches subscribers on replicas as well. Answers whether
-/// anybody on this server listens.
+/// Publishes the unlock message of a lock: `0`, on Redisson's channel. It also
+/// reaches subscribers on replicas. Returns whether there is a subscriber on
+/// this server.
 pub(crate) fn announce(ctx: &Context, key: Text) -> Published {
     let channel = settings::with_channel_prefix(|prefix| channel_of(prefix, key.bytes()));
     let message = ZERO.get().get_or_init(|| OwnedText::new(b"0"));
     broadcast(ctx, channel.text(), message.text())
 }
 
-/// The first part of the channels on which values are published.
+/// The prefix of the channels on which values are published.
 const VALUE_CHANNEL_PREFIX: &[u8] = b"rlock:value";
 
-/// Tells those who follow the value of a lock: `<fence> <value>`, or `<fence>`
-/// alone if the hold has ended. It reaches subscribers on replicas as well.
-pub(crate) fn publish_value(ctx: &Context, key: Text, told: &ValueMessage) {
-    let mut message = told.fence.to_string().into_bytes();
-    if let Some(value) = &told.value {
+/// Publishes the value of a lock: `<fence> <value>`, or only `<fence>` if the
+/// hold has ended. It also reaches subscribers on replicas.
+pub(crate) fn publish_value(ctx: &Context, key: Text, published: &ValueMessage) {
+    let mut message = published.fence.to_string().into_bytes();
+    if let Some(value) = &published.value {
         message.push(b' ');
         message.extend_from_slice(value);
     }
@@ -77,8 +77,8 @@ pub(crate) fn publish_value(ctx: &Context, key: Text, told: &ValueMessage) {
     broadcast(ctx, channel.text(), OwnedText::new(&message).text());
 }
 
-/// Publishes a message as the settings say, to subscribers on replicas as well.
-/// Answers whether anybody on this server listens.
+/// Publishes a message as configured, also to subscribers on replicas. Returns
+/// whether there is a subscriber on this server.
 fn broadcast(ctx: &Context, channel: Text, message: Text) -> Published {
     let in_cluster = is_in_cluster(ctx);
     let kind = match settings::unlock_message() {
@@ -90,7 +90,7 @@ fn broadcast(ctx: &Context, channel: Text, message: Text) -> Published {
     if kind == UnlockMessage::None {
         return heard;
     }
-    // In a cluster the message travels on the cluster's bus.
+    // In a cluster, the cluster's bus carries the message.
     let replicate = !in_cluster;
     if matches!(kind, UnlockMessage::Publish | UnlockMessage::Both) {
         heard = heard.or(ctx.publish(channel, message));
@@ -107,8 +107,8 @@ fn broadcast(ctx: &Context, channel: Text, message: Text) -> Published {
     heard
 }
 
-/// `<prefix>:{<key>}`, or `<prefix>:<key>` for a key with a brace in it, so
-/// that the channel has the hash tag of its key.
+/// `<prefix>:{<key>}`, or `<prefix>:<key>` for a key with a brace, so that the
+/// channel has the hash tag of its key.
 fn channel_of(prefix: &[u8], key: &[u8]) -> OwnedText {
     let tag: [&[u8]; 3] = if key.contains(&b'{') {
         [b":", key, b""]
@@ -123,7 +123,7 @@ fn channel_of(prefix: &[u8], key: &[u8]) -> OwnedText {
     }
 }
 
-/// Fills `channel`, which has just the room, with the parts.
+/// Fills `channel`, which has exactly the needed length, with the parts.
 fn join<'a>(channel: &'a mut [u8], prefix: &[u8], tag: [&[u8]; 3]) -> &'a [u8] {
     let mut rest = &mut *channel;
     for part in std::iter::once(prefix).chain(tag) {

@@ -1,5 +1,5 @@
-//! Every function that the server calls without having been sent a command.
-//! Those of the commands are in [`crate::commands`], those of the settings in
+//! Every function that the server calls without a command. The functions of the
+//! commands are in [`crate::commands`], the settings' functions in
 //! [`crate::settings`].
 
 use std::{
@@ -99,7 +99,7 @@ pub(super) unsafe extern "C" fn on_loading(
 ) {
     entry::callback(ctx, |ctx| match subevent {
         raw::REDISMODULE_SUBEVENT_LOADING_REPL_START => FROM_MASTER.get().set(true),
-        // What a master sends is no start of this server.
+        // Data from a master does not count as a start of this server.
         raw::REDISMODULE_SUBEVENT_LOADING_ENDED if !FROM_MASTER.get().replace(false) => {
             state::leave_note(ctx, Note::Loaded);
         }
@@ -127,7 +127,7 @@ pub(super) unsafe extern "C" fn on_client_change(
     });
 }
 
-/// Some setting of the server's has changed.
+/// A setting of the server has changed.
 pub(super) unsafe extern "C" fn on_config(
     ctx: *mut raw::RedisModuleCtx,
     _event: raw::RedisModuleEvent,
@@ -137,18 +137,18 @@ pub(super) unsafe extern "C" fn on_config(
     entry::callback(ctx, |ctx| state::leave_note(ctx, Note::ConfigChanged));
 }
 
-/// Ten times a second: looks after what no command does.
+/// Ten times a second: does what no command does.
 pub(super) unsafe extern "C" fn on_cron(
     ctx: *mut raw::RedisModuleCtx,
     _event: raw::RedisModuleEvent,
     _subevent: u64,
     _data: *mut c_void,
 ) {
-    entry::callback(ctx, state::look_after);
+    entry::callback(ctx, state::tick);
 }
 
-/// A turn of the event loop has ended: what was sent in it has been written, and
-/// connections that were closed in it have been notified of.
+/// A turn of the event loop has ended: its output has been written, and the
+/// module knows of each connection that was closed in it.
 pub(super) unsafe extern "C" fn on_turn(
     ctx: *mut raw::RedisModuleCtx,
     _event: raw::RedisModuleEvent,
@@ -162,10 +162,10 @@ pub(super) unsafe extern "C" fn on_turn(
 
 /// The timer rings.
 pub(super) unsafe extern "C" fn on_timer(ctx: *mut raw::RedisModuleCtx, _data: *mut c_void) {
-    entry::callback(ctx, timer::ring);
+    entry::callback(ctx, timer::run);
 }
 
-/// The event loop goes on, which is all that this event is for.
+/// The event loop continues, which is the only purpose of this event.
 pub(super) unsafe extern "C" fn on_wake(_data: *mut c_void) {
     clock::woken();
 }
@@ -193,7 +193,7 @@ pub(super) unsafe extern "C" fn on_reply(
     })
 }
 
-/// The end of an unblocked call, whether or not it could be answered.
+/// The end of an unblocked call, whether or not its reply could be sent.
 pub(super) unsafe extern "C" fn on_free(ctx: *mut raw::RedisModuleCtx, data: *mut c_void) {
     entry::callback(ctx, |ctx| {
         // SAFETY: made by `Deliveries`, and passed here once.
@@ -206,8 +206,9 @@ pub(super) unsafe extern "C" fn on_free(ctx: *mut raw::RedisModuleCtx, data: *mu
     });
 }
 
-/// The client has gone, or waits no more for another reason. Also called when
-/// it goes after it was unblocked; then nobody knows the handle any more.
+/// The client has disconnected, or no longer waits for another reason. The
+/// server also calls this if the client disconnects after it was unblocked; the
+/// handle is unknown by then.
 pub(super) unsafe extern "C" fn on_disconnect(
     ctx: *mut raw::RedisModuleCtx,
     client: *mut raw::RedisModuleBlockedClient,
@@ -231,8 +232,8 @@ pub(super) unsafe extern "C" fn on_client_unblock(
     })
 }
 
-/// Fills the section of the module. Not while the server writes a report of
-/// its own crash: then the heap is not to be touched.
+/// Writes the module's section, but not into the server's crash report: the
+/// heap must not be used then.
 pub(super) unsafe extern "C" fn on_info(
     section: *mut raw::RedisModuleInfoCtx,
     for_crash_report: c_int,

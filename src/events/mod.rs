@@ -1,10 +1,10 @@
-//! What happens without a command: what the server tells us unasked, the
-//! timer, and `INFO`.
+//! Everything that happens without a command: the server's events, the timer,
+//! and `INFO`.
 //!
-//! Callbacks only take notes; all that has to be written is written by the
-//! timer, in pieces. Writing in a key event would come before the event's own
-//! change in the replication stream; and nothing may be written while writes
-//! are paused or the server is a replica.
+//! Callbacks only leave notes. The timer does all writes, in pieces. A write in
+//! a key event would precede the event's own change in the replication stream.
+//! And nothing may be written while writes are paused or the server is a
+//! replica.
 
 mod callbacks;
 mod info;
@@ -17,11 +17,11 @@ use crate::{
     state::State,
 };
 
-/// Makes the state, and says what the server is to call because of it.
+/// Makes the state, and registers the callbacks that it needs.
 ///
 /// # Errors
 ///
-/// Why there can be no state, in words.
+/// Why there can be no state, as text.
 pub(crate) fn start(ctx: &Context) -> Result<(), String> {
     delivery::start(delivery::Callbacks {
         reply: Some(callbacks::on_reply),
@@ -36,9 +36,9 @@ pub(crate) fn start(ctx: &Context) -> Result<(), String> {
     Ok(())
 }
 
-/// Subscribes to the key events that change who holds. Done when somebody
-/// waits for the first time: each event costs the server about 50 ns, also
-/// those of other keys, and there is no way back before Redis 8.2.
+/// Subscribes to the key events that change the holder of a lock, when a client
+/// waits for the first time. Each event costs the server about 50 ns, even for
+/// other keys, and the subscription cannot be cancelled before Redis 8.2.
 fn subscribe_to_keys(ctx: &Context) {
     let classes = raw::REDISMODULE_NOTIFY_GENERIC
         | raw::REDISMODULE_NOTIFY_EXPIRED
@@ -47,8 +47,8 @@ fn subscribe_to_keys(ctx: &Context) {
     unsafe { raw::subscribe_to_keyspace_events(ctx.raw(), classes, Some(callbacks::on_key_event)) };
 }
 
-/// Subscribes to the turns of the event loop. Done when a grant is first sent by
-/// message: each turn costs two calls then.
+/// Subscribes to the turns of the event loop, when a grant is first sent by
+/// message. Each turn costs two calls from then on.
 fn subscribe_to_turns(ctx: &Context) {
     let event = raw::RedisModuleEvent {
         id: raw::REDISMODULE_EVENT_EVENTLOOP,
@@ -58,8 +58,8 @@ fn subscribe_to_turns(ctx: &Context) {
     unsafe { raw::subscribe_to_server_event(ctx.raw(), event, Some(callbacks::on_turn)) };
 }
 
-/// Subscribes to everything else that changes who holds or who waits. Comes
-/// last while loading: a server that refuses the module then would keep
+/// Subscribes to everything else that changes holders or waiters. This comes
+/// last while loading: if the server refused the module after it, it would keep
 /// calling.
 pub(crate) fn subscribe(ctx: &Context) {
     let events: [(u64, raw::RedisModuleEventCallback); 7] = [

@@ -1,4 +1,4 @@
-//! What the timer does: all that has become due, in pieces.
+//! The timer's work: everything that is due, in pieces.
 
 use std::time::Instant;
 
@@ -12,29 +12,29 @@ use crate::{
     transact::{self, Pending, change, transact},
 };
 
-/// How long to wait before trying again while nothing may be written, in
+/// The pause before the next attempt while nothing may be written, in
 /// milliseconds.
 const PAUSE_MS: u64 = 10;
 
-/// Does what has become due, as much as one turn allows.
-pub(super) fn ring(ctx: &Context) {
+/// Does the work that is due, as much as one turn allows.
+pub(super) fn run(ctx: &Context) {
     state::with(ctx, |state, now| {
-        state.timer.rung();
+        state.timer.fired();
         let flags = ctx.flags();
         if flags.is_loading() || ctx.avoids_writes() {
-            // Whatever is due stays due; come back for it.
+            // Due work stays due; retry it later.
             return state.timer.hold_off(ctx, now, now.plus_millis(PAUSE_MS));
         }
         if flags.is_master() {
             do_all_due(state, ctx, now);
         } else {
-            stand_down(state, ctx);
+            demote(state, ctx);
         }
     });
 }
 
-/// Passes on what was not delivered and does what is due, one of each at a
-/// time, so that neither waits for all of the other.
+/// Passes on one undelivered grant and settles one due lock at a time, so that
+/// neither waits for all of the other.
 fn do_all_due(state: &mut State, ctx: &Context, now: Timestamp) {
     let began = Instant::now();
     while !is_over(state, began) {
@@ -52,12 +52,12 @@ fn do_all_due(state: &mut State, ctx: &Context, now: Timestamp) {
     }
 }
 
-/// Whether a turn that began at `began` has done what it may.
+/// Whether a turn that began at `began` has used its time.
 fn is_over(state: &State, began: Instant) -> bool {
     state.locks.turn_is_over() || began.elapsed() > TURN_MAX
 }
 
-/// Passes a grant on that did not reach its owner.
+/// Passes on a grant that did not reach its owner.
 fn take_back(state: &mut State, ctx: &Context, now: Timestamp, grant: &Grant) {
     if !ctx.select_db(grant.db) {
         return;
@@ -78,7 +78,7 @@ fn take_back(state: &mut State, ctx: &Context, now: Timestamp, grant: &Grant) {
             let done = change(state, &op, &mut pending, |locks, name, hold, _| {
                 let mut step = locks.undeliver(now, name, hold, &grant.owner, grant.fence);
                 if let Some(listener) = grant.listener.clone().filter(|_| step.reply) {
-                    // Somebody else may have heard the message.
+                    // Another subscriber may have received the message.
                     let (owner, fence) = (grant.owner.clone(), grant.fence);
                     let lost = Effect::Lost {
                         owner,
@@ -126,7 +126,7 @@ fn do_due(state: &mut State, ctx: &Context, now: Timestamp, due: Due) {
                 caller: Some(owner.text()),
             };
             if ctx.select_db(db) && state.is_ours(&op) {
-                // A key that holds no lock any more has no hold to be cut.
+                // A key without a lock has no hold to cut.
                 let _ = transact(state, &op, |locks, name, hold, _| {
                     Ok(locks.unbind(now, name, hold, owner.bytes()))
                 });
@@ -148,9 +148,9 @@ fn do_due(state: &mut State, ctx: &Context, now: Timestamp, due: Due) {
     }
 }
 
-/// A replica grants nothing: those who wait for a message are notified. Blocked
-/// clients the server has disconnected itself.
-fn stand_down(state: &mut State, ctx: &Context) {
+/// A replica grants nothing, so it notifies those who wait for a message. The
+/// server has already disconnected blocked clients.
+fn demote(state: &mut State, ctx: &Context) {
     state.deliveries.grants.forget_undelivered();
     while !state.locks.turn_is_over()
         && let Some(ended) = state.locks.next_left()

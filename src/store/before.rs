@@ -1,4 +1,4 @@
-//! What a key held before an operation, as far as writing has to know.
+//! The content of a key before an operation, as far as a write needs it.
 
 use std::sync::Arc;
 
@@ -10,9 +10,9 @@ use crate::api::{KeyEvent, OwnedText, Text, Word};
 #[derive(PartialEq, Eq)]
 pub(crate) enum Before<'a> {
     Free,
-    /// One owner's, of which all fields are known.
+    /// A hold of one owner, with all fields known.
     One(One<'a>),
-    /// Shared; whose, and in which fields, is not kept here.
+    /// Shared; holders and fields are not kept here.
     Several {
         /// The fence in its own field.
         fence: Option<Fence>,
@@ -27,9 +27,9 @@ pub(crate) enum Before<'a> {
 pub(crate) struct One<'a> {
     pub(crate) owner: Owner<'a>,
     pub(crate) is_shared: bool,
-    /// What it has, with the fence in its own field and the end of the key.
+    /// Its content, with the separate fence field and the key's expiry.
     pub(crate) holder: Holder,
-    /// What is published with it, if it is exclusive.
+    /// Its published value, if it is exclusive.
     pub(crate) value: Option<Arc<[u8]>>,
 }
 
@@ -56,8 +56,8 @@ impl<'a> Before<'a> {
         }
     }
 
-    /// Fence and end of the holds of several, if there are any and their leases
-    /// have not ended.
+    /// Fence and end of the holds of several owners, if there are any and their
+    /// leases have not ended.
     pub(crate) fn several(&self, now: Timestamp) -> Option<(Option<Fence>, Timestamp)> {
         match self {
             Self::Several { fence, deadline } if !deadline.has_passed(now) => {
@@ -67,7 +67,7 @@ impl<'a> Before<'a> {
         }
     }
 
-    /// What becomes of the key if it has to go.
+    /// What the key becomes if its hold ends.
     pub(crate) fn ending(&self, now: Timestamp) -> Option<KeyEvent> {
         let lapsed = self.deadline()?.has_passed(now);
         Some(if lapsed {
@@ -93,7 +93,7 @@ impl<'a> Owner<'a> {
         }
     }
 
-    /// Whose it is, seen from who asks.
+    /// The holder, from the view of the owner that makes the request.
     pub(crate) fn new(owner: Arc<[u8]>, caller: Option<Text<'a>>) -> Self {
         match caller.filter(|caller| *caller.bytes() == *owner) {
             Some(caller) => Self::Caller(caller),

@@ -1,4 +1,4 @@
-//! The fields of a hash that is a lock, looked through.
+//! Scans the fields of a hash that is a lock.
 
 use std::{cell::OnceCell, ops::ControlFlow, sync::Arc};
 
@@ -9,12 +9,12 @@ use rlock_core::{
 
 use crate::api::{Key, MainThread, OwnedText};
 
-/// How many fields an exclusive lock has at most.
+/// The largest number of fields of an exclusive lock.
 pub(crate) const FIELDS_OF_EXCLUSIVE: usize = 3;
-/// How many fields a lock has that one owner holds in shared mode.
+/// The number of fields of a lock that one owner holds in shared mode.
 pub(crate) const FIELDS_OF_ONE: usize = 4;
-/// A hash with more fields than this is no exclusive lock, and is not looked
-/// through. Such a hold has three.
+/// A hash with more fields than this is not an exclusive lock and is not
+/// scanned. Such a hold has three.
 const FIELDS_MAX: usize = 16;
 
 /// Strings that many grants need, made once.
@@ -38,7 +38,7 @@ pub(crate) fn constants() -> &'static Constants {
     })
 }
 
-/// Looks through a hash for its one holder; `None` if it is no exclusive lock.
+/// Scans a hash for its one holder; `None` if it is not an exclusive lock.
 pub(crate) fn sole_owner(key: &Key<'_>) -> Option<ExclusiveHolder> {
     if key.len() > FIELDS_MAX {
         return None;
@@ -51,15 +51,15 @@ pub(crate) fn sole_owner(key: &Key<'_>) -> Option<ExclusiveHolder> {
 /// The shared holders of a lock.
 pub(crate) struct Scanned {
     pub(crate) holders: Vec<(Arc<[u8]>, Holder)>,
-    /// Those of whom nothing is kept but the count.
+    /// The holders with only a count.
     pub(crate) bare: Vec<Arc<[u8]>>,
 }
 
-/// How many fields are looked at before it is asked whether there is time left.
+/// How many fields are read between two checks of the time.
 const FIELDS_AT_ONCE: usize = 64;
 
-/// Looks through a hash for all its shared holders; `None` if it is no lock, or
-/// if that takes too long.
+/// Scans a hash for all its shared holders; `None` if it is not a lock, or if
+/// that takes too long.
 pub(crate) fn scan(
     key: &Key<'_>,
     deadline: Timestamp,
@@ -83,8 +83,8 @@ pub(crate) fn scan(
     Some(Scanned { holders, bare })
 }
 
-/// Looks through a hash for how many shared holders it has, and how many of them
-/// have leases that have not ended; `None` if that has to be looked at closely.
+/// Counts the shared holders of a hash, and how many of them have leases that
+/// have not ended; `None` if a full scan is needed.
 pub(crate) fn count_holders(key: &Key<'_>, now: Timestamp) -> Option<[usize; 2]> {
     let (mut owners, mut terms, mut live) = (0, 0, 0);
     let sound = key.for_each_field(&mut |field, value| {
@@ -105,12 +105,12 @@ pub(crate) fn count_holders(key: &Key<'_>, now: Timestamp) -> Option<[usize; 2]>
     (sound.is_continue() && owners == terms).then_some([owners, live])
 }
 
-/// The field in which more is kept of a shared holder.
+/// The field with the details of a shared holder.
 pub(crate) fn holder_field(owner: &[u8]) -> OwnedText {
     codec::with_terms_field(owner, OwnedText::new)
 }
 
-/// What is kept there.
+/// The content of that field.
 pub(crate) fn holder_terms(holder: &Holder) -> OwnedText {
     codec::with_terms(holder, OwnedText::new)
 }

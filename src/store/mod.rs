@@ -1,8 +1,8 @@
 //! The hold as the server keeps it: a hash with a time to live, as
 //! [`rlock_core::codec`] says.
 //!
-//! `fields` looks through it, `read` reads and `write` writes. `before` is what
-//! writing compares with, and `shared_cache` saves reading.
+//! `fields` scans it, `read` reads and `write` writes. `before` is what a write
+//! compares with, and `shared_cache` saves reads.
 
 mod before;
 mod fields;

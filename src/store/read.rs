@@ -20,8 +20,8 @@ use crate::api::{Key, KeyKind, OwnedText, Text};
 
 /// Reads the hold of a key as `owner` sees it.
 ///
-/// Costs one look-up of two fields if the key is free or `owner`'s alone, and
-/// three if it is shared and its holders are known.
+/// Costs one look-up of two fields if the key is free or only `owner` holds it,
+/// and three if it is shared and its holders are known.
 pub(crate) fn load<'a>(
     key: &Key<'_>,
     name: Name<'_>,
@@ -51,8 +51,8 @@ pub(crate) fn load<'a>(
     }
 }
 
-/// The one who holds a key in exclusive mode, if it is easily told: the owner
-/// is copied to where `room` is.
+/// The exclusive holder of a key, if that is easy to find; the owner is copied
+/// to `room`.
 pub(crate) fn exclusive_owner<'a>(
     key: &Key<'_>,
     now: Timestamp,
@@ -79,8 +79,8 @@ pub(crate) fn exclusive_owner<'a>(
     room.get(..found.filter(|_| sound.is_continue())?)
 }
 
-/// Reads all holders of a key, of whichever mode, without changing anything.
-/// `None` if the key holds something that is no lock, or if there was no time to
+/// Reads all holders of a key, in any mode, without changing anything. `None`
+/// if the key holds something that is not a lock, or if there was no time to
 /// read it.
 pub(crate) fn holders(
     key: &Key<'_>,
@@ -94,7 +94,7 @@ pub(crate) fn holders(
             holders: vec![(one.owner.bytes().into(), one.holder)],
             value: one.value,
         },
-        // Nobody asks here, so nobody is seen to be alone.
+        // There is no requesting owner, so nobody counts as the only holder.
         Stored::NoLock | Stored::Sole { .. } => return None,
         Stored::Shared(StoredShared { deadline, .. }) => {
             let mut holders = scan(key, deadline, is_over)?.holders;
@@ -112,8 +112,8 @@ pub(crate) fn holders(
     Some(holding)
 }
 
-/// Whether a key is free or holds a lock, as [`load`] will find it; told soonest
-/// if it is `owner`'s.
+/// Whether a key is free or holds a lock, as [`load`] will find it; fastest if
+/// the lock is `owner`'s.
 pub(crate) fn is_lock(
     key: &Key<'_>,
     name: Name<'_>,
@@ -134,7 +134,7 @@ pub(crate) fn is_lock(
 }
 
 /// Whether a key is held in shared mode, and by whom, if that is known without
-/// looking through it.
+/// a scan.
 pub(crate) fn known_holders<'a>(
     key: &Key<'_>,
     name: Name<'_>,
@@ -146,8 +146,8 @@ pub(crate) fn known_holders<'a>(
     }
 }
 
-/// Whether a key has as many shared holders as are known, having looked at all
-/// of its fields.
+/// Whether a key has as many shared holders as known, after a scan of all of
+/// its fields.
 pub(crate) fn confirms(key: &Key<'_>, name: Name<'_>, known: &Known, now: Timestamp) -> bool {
     let counted = || count_holders(key, now);
     known_holders(key, name, known)
@@ -158,7 +158,7 @@ enum Stored<'a> {
     Free,
     NoLock,
     Exclusive(One<'a>),
-    /// The owner who asks, alone, in shared mode.
+    /// The requesting owner, alone, in shared mode.
     Sole {
         one: One<'a>,
         holder: Holder,
@@ -169,12 +169,12 @@ enum Stored<'a> {
 struct StoredShared {
     deadline: Timestamp,
     fence: Option<Fence>,
-    /// The count of the owner who asks.
+    /// The requesting owner's count.
     count: Option<OwnedText>,
 }
 
-/// How many of the fields of a lock that one owner holds are seen first: its
-/// count and the fence.
+/// The fields of a lock that one owner holds, in the order in which they are
+/// looked up: its count and the fence come first.
 const SEEN_OF_ONE: usize = 2;
 
 fn read<'a>(key: &Key<'_>, caller: Option<Text<'a>>) -> Stored<'a> {
@@ -270,7 +270,7 @@ fn load_shared<'a>(
     let shared = shared.or_else(|| {
         let scanned = scan(key, deadline, &|| false)?;
         let mut shared = Shared::stored(scanned.holders, fence);
-        // What is missing is written, so that it is not another each time.
+        // Missing data is written, so that it is the same each time.
         scanned.bare.iter().for_each(|owner| shared.rewrite(owner));
         Some(shared)
     });
@@ -294,18 +294,17 @@ fn load_shared<'a>(
         }),
         Some(_) | None => Before::Several { fence, deadline },
     };
-    // To set the time to live of the key is to set the lease.
+    // The time to live of the key sets the lease.
     shared.cut_to(deadline);
     (Hold::Shared(shared), before)
 }
 
-/// How many ended leases are compared with the key: more are not dropped in one
-/// turn.
+/// How many ended leases are compared with the key: one turn drops no more.
 const DROPPED_MAX: usize = 256;
 
-/// Whether what is known of a shared lock is what its key says of those who are
-/// decided upon: the owner who asks, and those who must be dropped. What
-/// others have changed of it by hand then comes to light.
+/// Whether the known state of a shared lock matches its key for the holders
+/// that matter: the requesting owner, and those to drop. This reveals changes
+/// that others made by hand.
 fn agrees(
     key: &Key<'_>,
     shared: &Shared,
@@ -327,7 +326,7 @@ fn agrees(
         })
 }
 
-/// What a shared lock is recognised by.
+/// How a shared lock is recognised.
 pub(crate) fn stamp(key: &Key<'_>, fence: Option<Fence>) -> Stamp {
     Stamp {
         fields: key.len(),

@@ -1,35 +1,35 @@
-//! The holders of shared locks, as they were written last.
+//! A cache of the holders of shared locks, as last written.
 //!
-//! A shared lock with many holders is not looked through for each command. Its
-//! holders are kept here, ordered, and are believed as long as the hash has as
-//! many fields and the largest fence that it had then (every grant changes the
-//! fence) and as what it says of those who are decided upon is what is here.
-//! All of it can be read from the key at any time, so nothing is lost when it
-//! is dropped: with its key, when its leases have ended, or when there is too
-//! much of it. Grants do not make too much of it, as they are refused before
-//! (`max-shared-holders`).
+//! A shared lock with many holders is not scanned for each command. Its holders
+//! are kept here, ordered. They are trusted while the hash has the same number
+//! of fields and the same largest fence (every grant changes the fence), and
+//! while the holders that matter are the same here and there. The key contains
+//! all of it, so nothing is lost when an entry is dropped: with its key, when
+//! its leases have ended, or when the cache is full. Grants do not fill the
+//! cache, because they are refused before (`max-shared-holders`).
 //!
-//! Ordered maps, as they never stop to copy themselves; and what is forgotten
-//! is freed later, unless it is small.
+//! Ordered maps never stop to copy themselves. Dropped entries are freed later,
+//! unless they are small.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use rlock_core::{Fence, Name, Shared, Timestamp};
 
-/// Locks with fewer holders than this are looked through.
+/// Locks with fewer holders than this are scanned each time.
 const HOLDERS_MIN: usize = 2;
-/// How many holders are kept at the least, of all locks together; each takes
+/// The smallest limit of cached holders, of all locks together; each takes
 /// about 250 bytes.
 const HOLDERS_KEPT: usize = 1 << 18;
 /// How many locks one call drops.
 const DROPPED_MAX: usize = 256;
-/// Up to how many locks of a database, and holders of a lock, are freed at once.
+/// The largest number of locks of a database, and of holders of a lock, that is
+/// freed at once.
 const FREED_AT_ONCE: usize = 64;
-/// For each holder that is added, this many forgotten ones are freed: so there
-/// are never more of these than were added before.
+/// For each added holder, this many dropped ones are freed. So there are never
+/// more of these than were added before.
 const FREED_PER_ADDED: usize = 2;
 
-/// What a shared lock is recognised by.
+/// How a shared lock is recognised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stamp {
     pub(crate) fields: usize,
@@ -38,7 +38,7 @@ pub(crate) struct Stamp {
 
 struct Entry {
     stamp: Stamp,
-    /// The holders; taken out while a command is about the lock.
+    /// The holders; taken out while a command handles the lock.
     shared: Option<Shared>,
     holders: usize,
     ends: Timestamp,
@@ -61,7 +61,7 @@ pub(crate) struct Known {
     forgotten: Forgotten,
 }
 
-/// What has been forgotten, and is still to be freed.
+/// Dropped entries that are still to be freed.
 #[derive(Default)]
 struct Forgotten {
     databases: Vec<Database>,
@@ -69,25 +69,25 @@ struct Forgotten {
 }
 
 impl Known {
-    /// Whether there is nothing that a key event could concern.
+    /// Whether no key event can matter.
     pub(crate) fn is_empty(&self) -> bool {
         self.databases.is_empty()
     }
 
-    /// How many shared holders there are, as far as is known.
+    /// How many shared holders are known.
     pub(crate) fn holders(&self) -> usize {
         self.databases.values().map(|it| it.holders).sum()
     }
 
-    /// How many shared holders all locks but one have, as far as is known.
-    pub(crate) fn holders_besides(&self, name: Name<'_>) -> usize {
+    /// How many shared holders of all locks but one are known.
+    pub(crate) fn holders_except(&self, name: Name<'_>) -> usize {
         let database = self.databases.get(&name.db);
         let entry = database.and_then(|it| it.locks.get(name.key));
         self.holders() - entry.map_or(0, |it| it.holders)
     }
 
-    /// Takes the holders of a lock out, if they are still what they were, and if
-    /// they are `right`.
+    /// Takes out the holders of a lock, if the lock is unchanged and they are
+    /// `right`.
     pub(crate) fn take(
         &mut self,
         name: Name<'_>,
@@ -103,14 +103,14 @@ impl Known {
         None
     }
 
-    /// Looks at the holders of a lock, if they are still what they were.
+    /// Reads the holders of a lock, if the lock is unchanged.
     pub(crate) fn look(&self, name: Name<'_>, stamp: Stamp) -> Option<&Shared> {
         let entry = self.databases.get(&name.db)?.locks.get(name.key)?;
         entry.shared.as_ref().filter(|_| entry.stamp == stamp)
     }
 
-    /// Keeps the holders of a lock, if they are worth it, and if there are not
-    /// more than `most` then.
+    /// Keeps the holders of a lock, if there are enough of them to matter, and
+    /// at most `most` in all.
     pub(crate) fn keep(&mut self, name: Name<'_>, stamp: Stamp, mut shared: Shared, most: usize) {
         let holders = shared.len();
         let Some(ends) = shared.last_end().filter(|_| holders >= HOLDERS_MIN) else {
@@ -149,7 +149,7 @@ impl Known {
         self.forgotten.free(1 + FREED_PER_ADDED * added);
     }
 
-    /// Forgets a lock, so that it is looked through.
+    /// Drops a lock, so that it is scanned.
     pub(crate) fn forget(&mut self, name: Name<'_>) {
         if let Some(entry) = self.remove(name) {
             self.forgotten.add_entry(entry);
@@ -167,8 +167,7 @@ impl Known {
         Some(entry)
     }
 
-    /// Takes note that a key is being renamed, of which the next call tells the
-    /// new name.
+    /// Records that a key is being renamed; the next call names the new key.
     pub(crate) fn rename_from(&mut self, name: Name<'_>) {
         let renamed = self.remove(name);
         if let Some(earlier) = std::mem::replace(&mut self.renamed, renamed) {
@@ -176,7 +175,7 @@ impl Known {
         }
     }
 
-    /// What is known goes where the key has gone, and is believed as before.
+    /// The entry moves with its key, and stays trusted.
     pub(crate) fn rename_to(&mut self, name: Name<'_>) {
         match self.renamed.take() {
             Some(entry) => self.put(name, entry),
@@ -184,7 +183,7 @@ impl Known {
         }
     }
 
-    /// Forgets the locks of a database, or of all: other keys may be there now.
+    /// Drops the locks of one or all databases, which may have other keys now.
     pub(crate) fn clear(&mut self, db: Option<u32>) {
         let databases = match db {
             Some(db) => BTreeMap::from_iter(self.databases.remove_entry(&db)),
@@ -195,8 +194,8 @@ impl Known {
         }
     }
 
-    /// Forgets locks all of whose leases have ended, and frees what has been
-    /// forgotten, a piece of both. Whether there may be more of it.
+    /// Drops locks whose leases have all ended, and frees dropped entries, a
+    /// piece of both. Returns whether there may be more.
     pub(crate) fn drop_ended(&mut self, now: Timestamp) -> bool {
         self.forgotten.free(DROPPED_MAX);
         for _ in 0..DROPPED_MAX {
@@ -208,8 +207,8 @@ impl Known {
         true
     }
 
-    /// Forgets locks that end first while there are more holders than `most`, a
-    /// piece of them. A lock that is too large by itself is not kept.
+    /// Drops the locks that end first while there are more holders than `most`,
+    /// a piece of them. A lock that is too large by itself is not kept.
     fn make_room(&mut self, most: usize) {
         for _ in 0..DROPPED_MAX {
             if self.holders() <= most {
@@ -257,12 +256,12 @@ impl Forgotten {
         }
     }
 
-    /// Frees this many locks and holders.
+    /// Frees this number of locks and holders.
     fn free(&mut self, most: usize) {
         let mut left = most;
         while left > 0 {
             if let Some(shared) = self.shared.last_mut() {
-                left -= shared.shed(left).clamp(1, left);
+                left -= shared.drop_some(left).clamp(1, left);
                 if shared.is_empty() {
                     self.shared.pop();
                 }

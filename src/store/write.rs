@@ -1,9 +1,9 @@
-//! What changed of a hold, and how it is written down: in the hash and its time
-//! to live, as plain commands with absolute times for replicas and the AOF, and
-//! as key events.
+//! The changes of a hold, and how they are written: in the hash and its time to
+//! live, as plain commands with absolute times for replicas and the AOF, and as
+//! key events.
 //!
-//! The events come last, when the key is closed: other modules may change it in
-//! the middle of them.
+//! The events come last, after the key is closed, because other modules may
+//! change it during an event.
 
 use rlock_core::{Fence, Hold, Holder, Shared, Timestamp, Who};
 use smallvec::SmallVec;
@@ -14,21 +14,21 @@ use super::{
 };
 use crate::api::{Context, Field, Key, KeyEvent, OwnedText, Text, Word};
 
-/// How many fields one command in the replication stream is about at most.
+/// The largest number of fields in one replicated command.
 const FIELDS_AT_ONCE: usize = 128;
 
-/// A hold as it is stored, compared with what it shall be.
+/// A hold as stored, compared with its new state.
 #[derive(Default)]
 pub(crate) struct Diff<'a> {
-    /// The key goes first, with all its fields.
+    /// The key and all its fields are deleted first.
     ending: Option<KeyEvent>,
     put: SmallVec<[(Word<'a>, Word<'a>); 4]>,
     del: SmallVec<[Word<'a>; 4]>,
-    /// When the lease ends, if that is new.
+    /// When the lease ends, if that has changed.
     expire: Option<Timestamp>,
 }
 
-/// The key events of a change, which are due when the key is closed.
+/// The key events of a change, which follow when the key is closed.
 #[must_use = "key events are due"]
 pub(crate) struct Events {
     ending: Option<KeyEvent>,
@@ -38,8 +38,8 @@ pub(crate) struct Events {
 }
 
 impl<'a> Diff<'a> {
-    /// What has to be done so that the store has the hold `after`. `caller` is
-    /// whom [`Who::Caller`] means.
+    /// The writes that bring the store to the hold `after`. `caller` is the
+    /// owner that [`Who::Caller`] means.
     pub(crate) fn between(
         before: &'a Before<'a>,
         after: &mut Hold,
@@ -48,11 +48,11 @@ impl<'a> Diff<'a> {
     ) -> Self {
         let mut diff = Self::default();
         match (before, after) {
-            // A free key stays absent, and what is no lock is never touched.
+            // A free key stays absent, and other data is never touched.
             (Before::Free, Hold::Free) | (Before::NoLock, _) | (_, Hold::NoLock) => {}
             (_, Hold::Free) => diff.ending = before.ending(now),
             (_, Hold::Exclusive { who, holder, value }) => {
-                // If it is somebody's of whom nothing is known, it goes on as it was.
+                // A holder without known details keeps its state.
                 if let Some(owner) = sole_owner(who, caller) {
                     diff.exclusive(before, owner, holder, value.as_deref(), now);
                 }
@@ -123,7 +123,7 @@ impl<'a> Diff<'a> {
                 None => self.drop_holder(owner),
             }
         }
-        // A lock that was free for a moment knows nothing of its last holder.
+        // A lock that was free for a moment has no data of its last holder.
         let gone = one.filter(|one| shared.is_new() && shared.get(one.owner.bytes()).is_none());
         match gone {
             Some(one) if one.is_shared => self.drop_holder(one.owner.word()),
@@ -146,7 +146,7 @@ impl<'a> Diff<'a> {
         }
     }
 
-    /// A value that is stored is replaced, or goes.
+    /// A stored value is replaced or deleted.
     fn put_value(&mut self, value: Option<&[u8]>, one: Option<&One<'_>>) {
         let stored = one.and_then(|one| one.value.as_deref());
         if value == stored {
@@ -186,7 +186,7 @@ impl<'a> Diff<'a> {
         }
         let put = self.put.iter();
         let put = put.map(|(field, value)| Field::Set(field.text(), value.text()));
-        // Deleted last: a hash without fields would be no key any more.
+        // Deleted last: the server deletes a hash without fields.
         let del = self.del.iter().map(|field| Field::Delete(field.text()));
         key.change(put.chain(del));
         if let Some(at) = self.expire {
@@ -194,8 +194,8 @@ impl<'a> Diff<'a> {
         }
     }
 
-    /// Replicates it, and tells watching transactions and caching clients. To
-    /// be called when the key is closed.
+    /// Replicates it, and informs watching transactions and caching clients.
+    /// Must be called when the key is closed.
     pub(crate) fn replicate(&self, ctx: &Context, name: Text) -> Events {
         if self.ending.is_some() {
             ctx.replicate(c"DEL", name);
@@ -259,8 +259,7 @@ fn texts<'w>(words: impl Iterator<Item = &'w Word<'w>>) -> SmallVec<[Text<'w>; 8
     words.map(Word::text).collect()
 }
 
-/// The owner of an exclusive hold; `None` if it is somebody of whom the
-/// operation does not know.
+/// The owner of an exclusive hold; `None` if the operation does not know it.
 fn sole_owner<'a>(who: &Who, caller: Option<Text<'a>>) -> Option<Word<'a>> {
     match who {
         Who::Caller => Some(caller?.into()),

@@ -1,4 +1,4 @@
-//! Several locks that are changed together: all their keys are open.
+//! Several locks that are changed together, with all their keys open.
 
 use rlock_core::{Announce, Hold, Name, TicketId};
 
@@ -17,19 +17,18 @@ pub(crate) struct LoadedAll<'a> {
     loaded: Vec<Loaded<'a>>,
     pub(crate) names: Vec<Name<'a>>,
     pub(crate) holds: Vec<Hold>,
-    /// What those who wait outside the queues must be notified of each.
+    /// The notifications for each lock that do not go to its queue.
     pub(crate) announces: Vec<Announce>,
     changing: Changing,
 }
 
 impl<'a> LoadedAll<'a> {
-    /// Opens several locks to change them together, having settled those with
-    /// waiters.
+    /// Opens several locks to change them together, after it has settled those
+    /// with waiters.
     ///
     /// # Errors
     ///
-    /// One of the keys holds no lock; then nothing has changed but what had to
-    /// without being asked.
+    /// One of the keys holds other data; then only due changes have been made.
     pub(crate) fn load(
         state: &mut State,
         op: &Operation<'a>,
@@ -75,8 +74,8 @@ impl<'a> LoadedAll<'a> {
         }
     }
 
-    /// Writes down what has become of the holds. All keys are closed when the
-    /// first key event is emitted.
+    /// Writes the new holds. All keys are closed when the first key event is
+    /// emitted.
     pub(crate) fn save(self, state: &mut State) {
         let mut saved = Vec::with_capacity(self.loaded.len());
         let changed = self.loaded.into_iter().zip(self.holds).zip(self.announces);
@@ -103,7 +102,7 @@ impl<'a> LoadedAll<'a> {
 ///
 /// # Errors
 ///
-/// Which key holds something else.
+/// The key that holds something else.
 pub(crate) fn check_all(
     state: &mut State,
     op: &Operation<'_>,
@@ -125,9 +124,9 @@ pub(crate) fn check_all(
     Ok(())
 }
 
-/// Grants the next of the requests for several keys that changes have made
-/// first in all their queues. Returns the locks that must be settled then:
-/// those of a request that nobody heard of. `None` if there is no such request.
+/// Grants the next request for several keys that changes have made first in all
+/// its queues. Returns the locks to settle then: the locks of a request that
+/// could not be delivered. `None` if there is no such request.
 pub(super) fn grant_next(state: &mut State, op: &Operation<'_>) -> Option<Vec<OwnedText>> {
     let ticket = state.locks.next_ready()?;
     let keys = state.locks.keys_of(ticket);
@@ -141,7 +140,7 @@ fn grant(
     keys: &[(u32, Box<[u8]>)],
 ) -> Vec<OwnedText> {
     if keys.iter().any(|(db, _)| *db != op.db) {
-        // To be done where that database is selected.
+        // This needs that database to be selected.
         for (db, key) in keys {
             state.locks.settle_later(Name { db: *db, key });
         }
@@ -149,7 +148,7 @@ fn grant(
     }
     let texts: Vec<_> = keys.iter().map(|(_, key)| OwnedText::new(key)).collect();
     let keys: Vec<_> = texts.iter().map(OwnedText::text).collect();
-    // The server has asked for the keys of the command only.
+    // The server has asked only for the command's keys.
     let is_ours = |key: &Text<'_>| state.is_ours(&Operation { key: *key, ..*op });
     if !keys.iter().all(is_ours) {
         return Vec::new();
@@ -160,7 +159,7 @@ fn grant(
     }
 }
 
-/// Grants a request, if it is granted, and tells its owner.
+/// Completes a granted request, and notifies its owner.
 fn hand_over(
     state: &mut State,
     op: &Operation<'_>,
@@ -174,14 +173,14 @@ fn hand_over(
     let mut loaded = LoadedAll::as_they_are(state, &nobody, keys);
     let (names, holds) = (&loaded.names, &mut loaded.holds);
     let granted = state.locks.grant_all(op.now, ticket, names, holds);
-    let told = granted.map(|granted| {
+    let delivered = granted.map(|granted| {
         let named = keys.iter().map(|key| key.bytes().into()).collect();
-        let told = state.deliveries.grant(op.ctx, op.db, named, &granted);
-        if told == Published::ToNobody {
+        let delivered = state.deliveries.grant(op.ctx, op.db, named, &granted);
+        if delivered == Published::ToNobody {
             state.locks.skip_all(op.now, names, holds, &granted);
         }
-        told
+        delivered
     });
     loaded.save(state);
-    told
+    delivered
 }

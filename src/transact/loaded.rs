@@ -1,4 +1,4 @@
-//! A lock while it is changed: its key is open, and its hold is in memory.
+//! A lock during a change: its key is open, and its hold is in memory.
 
 use rlock_core::{Announce, Hold, ValueMessage};
 use smallvec::SmallVec;
@@ -16,22 +16,23 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Message {
     No,
-    /// Unless the lock is taken first.
+    /// Unless another owner takes the lock first.
     DueWhileFree,
     Due,
 }
 
-/// What is due of a change that is written down, when all keys are closed.
+/// What remains to do after a change is written, when all keys are closed.
 pub(super) struct Saved {
     events: Events,
-    /// In a box, because most changes have none.
+    /// Boxed, because most changes have none.
     value: Option<Box<ValueMessage>>,
-    /// Whether an unlock message is due, and if only as long as the lock is free.
+    /// Whether an unlock message is due, and whether only while the lock is
+    /// free.
     pub(super) message: Message,
 }
 
 impl Saved {
-    /// Emits the key events, and tells those who follow the value of the lock.
+    /// Emits the key events, and publishes the value of the lock.
     #[inline(always)]
     pub(super) fn emit(self, ctx: &Context, key: Text) {
         self.events.emit(ctx, key);
@@ -41,7 +42,7 @@ impl Saved {
     }
 }
 
-/// A lock that is being changed: its open key, and its hold before and now.
+/// A lock during a change: its open key, and its hold before and now.
 pub(crate) struct Loaded<'a> {
     op: Operation<'a>,
     key: Key<'a>,
@@ -62,7 +63,7 @@ impl<'a> Loaded<'a> {
         }
     }
 
-    /// Writes down what has become of the hold, and closes the key.
+    /// Writes the new hold, and closes the key.
     pub(super) fn save(mut self, state: &mut State, announce: Announce) -> Saved {
         let Operation {
             ctx,
@@ -75,7 +76,7 @@ impl<'a> Loaded<'a> {
         diff.write(&self.key);
         let (locks, known) = (&mut state.locks, &mut state.known);
         let value = locks
-            .tell_value(now, self.op.name(), &self.hold)
+            .value_message(now, self.op.name(), &self.hold)
             .map(Box::new);
         let free = self.hold.is_free();
         if let Hold::Shared(shared) = self.hold {
@@ -120,6 +121,6 @@ impl<'a> Loaded<'a> {
 #[derive(Default)]
 pub(crate) struct Pending<'a> {
     pub(crate) messages: SmallVec<[(Word<'a>, Message); 1]>,
-    /// Whether the locks may have been taken since.
+    /// Whether other owners may have taken the locks since.
     pub(crate) granted: bool,
 }

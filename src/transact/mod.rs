@@ -1,5 +1,5 @@
-//! The one path that every change of a lock takes: load, settle, do, tell,
-//! save.
+//! The one path that every change of a lock takes: load, settle, change,
+//! notify, save.
 
 mod all;
 mod loaded;
@@ -22,7 +22,7 @@ use crate::{
 };
 use loaded::{Loaded, Message};
 
-/// Changes a lock by `act`, and sends the messages that are due.
+/// Changes a lock by `act`, and sends the resulting messages.
 pub(crate) fn transact<R>(
     state: &mut State,
     op: &Operation<'_>,
@@ -36,8 +36,8 @@ pub(crate) fn transact<R>(
 
 /// Changes a lock by `act`; the rest is left to [`finish`].
 ///
-/// All that was due before is done before `act` judges: it is never followed
-/// by a grant that its caller should have seen.
+/// All due changes are made before `act` decides, so no grant follows that its
+/// caller should have seen.
 pub(crate) fn change<'a, R>(
     state: &mut State,
     op: &Operation<'a>,
@@ -47,7 +47,7 @@ pub(crate) fn change<'a, R>(
     state.check_writable(op)?;
     let mut settled = Settled::open(state, op);
     if state.locks.has_ready() {
-        // This lock may be one of those that a request for several waits for.
+        // A request for several locks may wait for this one.
         settled.close(state, op, pending);
         grant_ready(state, op, pending);
         settled = Settled::open(state, op);
@@ -68,22 +68,22 @@ pub(crate) fn change<'a, R>(
     done
 }
 
-/// Grants what changes have made ready, and then publishes the unlock messages
-/// of the locks that nobody has taken.
+/// Grants the requests that changes have made ready, and then publishes the
+/// unlock messages of the locks that nobody has taken.
 pub(crate) fn finish(state: &mut State, op: &Operation<'_>, mut pending: Pending<'_>) {
     grant_ready(state, op, &mut pending);
     announce(op, &pending);
 }
 
-/// As [`finish`] for a caller that has been queued. Nothing is granted before
-/// it has been notified: what is ready is left to the timer.
+/// Like [`finish`], for a caller that has been queued. Nothing is granted
+/// before the caller knows that; the timer grants requests that are ready.
 pub(crate) fn finish_queued(state: &mut State, op: &Operation<'_>, pending: &Pending<'_>) {
     state.locks.settle_ready_later();
     announce(op, pending);
 }
 
-/// Grants the requests for several keys whose turn has come with each: a lock
-/// that was freed may be one of theirs.
+/// Grants the requests for several keys that are first in each queue: a freed
+/// lock may be one of theirs.
 fn grant_ready(state: &mut State, op: &Operation<'_>, pending: &mut Pending<'_>) {
     while !(pending.granted && state.locks.turn_is_over())
         && let Some(passed_over) = all::grant_next(state, op)
@@ -91,7 +91,7 @@ fn grant_ready(state: &mut State, op: &Operation<'_>, pending: &mut Pending<'_>)
         settle_all(state, op, pending, &passed_over);
         pending.granted = true;
     }
-    // Each may have a thousand keys: what this turn has no time for comes later.
+    // Each may have a thousand keys, so the rest comes in later turns.
     state.locks.settle_ready_later();
 }
 
@@ -104,23 +104,23 @@ fn announce(op: &Operation<'_>, pending: &Pending<'_>) {
     }
 }
 
-/// Settles a lock because it was time to, or because its key has changed.
+/// Settles a lock because it is due, or because its key has changed.
 pub(crate) fn settle(state: &mut State, op: &Operation<'_>) {
     let mut pending = Pending::default();
     settle_one(state, op, &mut pending);
     finish(state, op, pending);
 }
 
-/// Settles a lock; the rest is left to [`finish`]. A key that holds no lock is
-/// left alone, and its waiters wait on.
+/// Settles a lock; the rest is left to [`finish`]. A key with other data is not
+/// changed, and its waiters keep waiting.
 fn settle_one<'a>(state: &mut State, op: &Operation<'a>, pending: &mut Pending<'a>) {
     if state.check_writable(op).is_ok() {
         Settled::open(state, op).close(state, op, pending);
     }
 }
 
-/// Hands the locks of a request that was passed over to those behind it.
-/// All are due, so what there is no time for is done later.
+/// Hands the locks of a request that was passed over to the waiters behind it.
+/// All are due, so the rest comes in later turns.
 fn settle_all(
     state: &mut State,
     op: &Operation<'_>,
@@ -169,7 +169,7 @@ impl<'a> Settled<'a> {
         settled
     }
 
-    /// Tells those whom an operation concerns.
+    /// Sends the notifications of an operation.
     fn perform(
         &mut self,
         state: &mut State,
@@ -181,7 +181,7 @@ impl<'a> Settled<'a> {
         self.announce = perform(state, op, &mut self.loaded.hold, effects, announce);
     }
 
-    /// Writes down what has changed.
+    /// Writes the changes.
     fn close(self, state: &mut State, op: &Operation<'a>, pending: &mut Pending<'a>) {
         let saved = self.loaded.save(state, self.announce);
         drop(self.changing);
@@ -193,9 +193,9 @@ impl<'a> Settled<'a> {
     }
 }
 
-/// Tells those whom an operation concerns, in order. A waiter who is found gone
-/// is passed over, and the next one gets the message. Answers which unlock
-/// message is still due.
+/// Sends the notifications of an operation, in order. A waiter that has
+/// disconnected is passed over, and the next one gets the message. Returns the
+/// unlock message that is still due.
 fn perform(
     state: &mut State,
     op: &Operation<'_>,
@@ -211,8 +211,8 @@ fn perform(
         match effect {
             Effect::HandOff(granted) => {
                 let keys = [op.key.bytes().into()].into();
-                let told = state.deliveries.grant(op.ctx, op.db, keys, &granted);
-                if told == Published::ToSomebody {
+                let delivered = state.deliveries.grant(op.ctx, op.db, keys, &granted);
+                if delivered == Published::ToSomebody {
                     continue;
                 }
                 let (now, name) = (op.now, op.name());
@@ -237,7 +237,7 @@ fn perform(
                     let (now, name) = (op.now, op.name());
                     effects.extend(state.locks.nobody_took(now, name, hold).effects);
                 } else {
-                    // They have the message.
+                    // The message has reached them.
                     announce = Announce::No;
                 }
             }

@@ -1,4 +1,4 @@
-//! Who holds other locks, for the search for deadlocks: read from their keys.
+//! The holders of other locks, for the deadlock search: read from their keys.
 
 use std::{
     cell::Cell,
@@ -13,7 +13,7 @@ use crate::{
     store::{self, Known},
 };
 
-/// How long a search for deadlocks collects who waits for whom.
+/// How long a deadlock search collects who waits for whom.
 const SEARCH_MAX: Duration = Duration::from_millis(1);
 
 pub(crate) struct OtherHolders<'a> {
@@ -21,7 +21,7 @@ pub(crate) struct OtherHolders<'a> {
     now: Timestamp,
     db: u32,
     known: &'a Known,
-    /// When the search began, if it is long enough to look at the clock.
+    /// When the search began, if it is long enough to check the clock.
     began: Cell<Option<Instant>>,
 }
 
@@ -68,7 +68,7 @@ impl Holders for OtherHolders<'_> {
     }
 
     fn visit(&self, name: Name<'_>, visit: &mut VisitHolder<'_>) {
-        // An owner may wait in another database than the one that is selected.
+        // An owner may wait in a database other than the selected one.
         let elsewhere = name.db != self.db;
         if !elsewhere || self.ctx.select_db(name.db) {
             self.visit_key(name, visit);

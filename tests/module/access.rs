@@ -23,7 +23,7 @@ fn denied(client: &Client, line: &str) {
 }
 
 #[test]
-fn right_to_the_key_is_needed_and_nothing_is_done_without_it() {
+fn key_permission_is_required_and_nothing_changes_without_it() {
     let server = Server::start();
     let contest = Contest::on(&server);
     let u = user(&server, "+@all ~mine:* &*");
@@ -53,7 +53,7 @@ fn right_to_the_key_is_needed_and_nothing_is_done_without_it() {
 }
 
 #[test]
-fn right_to_read_is_enough_to_ask_and_not_to_take() {
+fn read_permission_suffices_for_info_but_not_for_acquire() {
     let server = Server::start();
     let contest = Contest::on(&server);
     let u = user(&server, "+@all %R~k &*");
@@ -74,7 +74,7 @@ fn right_to_read_is_enough_to_ask_and_not_to_take() {
     ] {
         denied(&u, line);
     }
-    // To withdraw a request nothing of the key is read.
+    // Withdrawing a request reads nothing from the key.
     assert_eq!(u.ask("RLOCK.CANCEL w owner-u"), "0");
     u.number("RLOCK.MACQUIRE owner-u 60000 1 rw");
     assert_eq!(server.ask("DBSIZE"), "2");
@@ -82,7 +82,7 @@ fn right_to_read_is_enough_to_ask_and_not_to_take() {
 }
 
 #[test]
-fn right_to_the_command_is_needed() {
+fn command_permission_is_required() {
     let server = Server::start();
     let u = user(&server, "~* &* -@all +rlock.acquire +rlock.info");
     u.number("RLOCK.ACQUIRE k owner-u 60000");
@@ -92,7 +92,7 @@ fn right_to_the_command_is_needed() {
 }
 
 #[test]
-fn right_to_the_channel_is_needed_for_notify_only() {
+fn channel_permission_is_required_only_for_notify() {
     let server = Server::start();
     let contest = Contest::on(&server);
     let u = user(&server, "+@all ~* resetchannels &mine:*");
@@ -115,22 +115,22 @@ fn right_to_the_channel_is_needed_for_notify_only() {
         u.ask("RLOCK.ACQUIRE k owner-u 60000 WAIT 0 NOTIFY mine:c"),
         "WAITING"
     );
-    // To wait, and to release with its message, needs no right to any channel.
+    // Waiting, and releasing with the unlock message, needs no right to a channel.
     u.send("RLOCK.ACQUIRE k owner-v 60000 WAIT 0");
     server.await_queued("k", 3);
     contest.holder.ask("RLOCK.RELEASE k owner-a");
     contest.assert_handed_over();
     contest.waiter.ask("RLOCK.RELEASE k owner-b");
     u.fence();
-    let mut heard = server.listen_to_unlocks();
+    let mut subscriber = server.listen_to_unlocks();
     assert_eq!(u.ask("RLOCK.RELEASE k owner-v"), "0");
-    assert_eq!(heard.message(), "0");
+    assert_eq!(subscriber.message(), "0");
 }
 
 #[test]
-fn categories_are_those_of_the_commands_nature() {
+fn categories_match_what_the_commands_do() {
     let server = Server::start();
-    // Redis 7.0 lets no module say them.
+    // Modules cannot define categories in Redis 7.0.
     if !server.is_at_least((7, 2), (7, 2)) {
         return;
     }
@@ -161,7 +161,7 @@ fn categories_are_those_of_the_commands_nature() {
     for command in ["rlock.acquire", "rlock.macquire"] {
         assert!(has(command, "@blocking"), "{command}");
     }
-    // They count in the rights of a user.
+    // They count for the user's limit.
     let u = user(&server, "~* &* +@all -@dangerous");
     u.number("RLOCK.MACQUIRE owner-u 60000 1 k");
     denied(&u, "RLOCK.FORCE k");
@@ -192,7 +192,7 @@ fn user_at_its_limit_leaves_places_to_others() {
         bank.ask("RLOCK.ACQUIRE k b0 60000 WAIT 0 NOTIFY c"),
         "WAITING"
     );
-    // A place counts for the user who asked for it last.
+    // A place counts for the user who last asked for it.
     assert_eq!(
         bank.ask("RLOCK.ACQUIRE k s0 60000 WAIT 0 NOTIFY c"),
         "WAITING"
@@ -205,11 +205,11 @@ fn user_at_its_limit_leaves_places_to_others() {
         shop.ask("RLOCK.ACQUIRE k s4 60000 WAIT 0 NOTIFY c")
             .contains("QUEUEFULL")
     );
-    // So two users that take over each other's places have no more than both may have.
+    // So two users that take over each other's places have no more places than both limits allow.
     let refused = shop.ask("RLOCK.ACQUIRE k b0 60000 WAIT 0 NOTIFY c");
     assert!(refused.contains("QUEUEFULL"), "{refused}");
     let own = "RLOCK.ACQUIRE k s3 60000 WAIT 0 NOTIFY c";
     assert_eq!(shop.ask(own), "WAITING");
     let place = server.lock("k").waiter("b0").and_then(|it| it.client_id);
-    assert_eq!(place, Some(bank.id()), "it stays with whom it was");
+    assert_eq!(place, Some(bank.id()), "it still counts for the same user");
 }

@@ -6,7 +6,7 @@ use rlock_core::syntax::{Command, Positional};
 use rlock_testkit::Server;
 use rlock_testkit::client::{Client, text, words};
 
-/// The words of a command on keys that are free, up to its options.
+/// A command on free keys, up to its options.
 pub(crate) fn begun(command: Command) -> Vec<&'static str> {
     let words = command.positionals().iter().flat_map(|it| match it {
         Positional::Key => &["k"][..],
@@ -20,7 +20,7 @@ pub(crate) fn begun(command: Command) -> Vec<&'static str> {
         .collect()
 }
 
-/// Each command that has this argument, with such a value for it.
+/// Each command that has this argument, with this value for it.
 fn each_with(argument: Positional, value: &[u8]) -> impl Iterator<Item = Vec<&[u8]>> {
     Command::ALL.into_iter().filter_map(move |command| {
         let place = command
@@ -33,7 +33,7 @@ fn each_with(argument: Positional, value: &[u8]) -> impl Iterator<Item = Vec<&[u
     })
 }
 
-/// Asserts that the command is refused with `ERR` and a sentence with all these parts.
+/// Asserts that the command is refused with `ERR` and a text with all these parts.
 #[track_caller]
 pub(crate) fn refused<A: AsRef<[u8]>>(client: &Client, arguments: &[A], parts: &[&str]) {
     let error = text(&client.call(arguments));
@@ -57,7 +57,7 @@ pub(crate) fn nothing_changed(server: &Server) {
 }
 
 #[test]
-fn lease_is_taken_at_its_limits_and_refused_past_them() {
+fn lease_is_accepted_at_its_limits_and_refused_past_them() {
     let server = Server::start();
     let a = server.client();
     let maxima = [("86400000", "86400001"), ("1000", "1001")];
@@ -86,7 +86,7 @@ fn lease_is_taken_at_its_limits_and_refused_past_them() {
 }
 
 #[test]
-fn owner_is_taken_at_its_limits_and_refused_past_them() {
+fn owner_is_accepted_at_its_limits_and_refused_past_them() {
     let server = Server::start();
     let a = server.client();
     let of = |length| vec![b'o'; length];
@@ -105,7 +105,7 @@ fn owner_is_taken_at_its_limits_and_refused_past_them() {
     }
     nothing_changed(&server);
     let longest = "o".repeat(256);
-    // Only the exact beginning is kept for the module.
+    // Only the exact prefix is reserved for the module.
     for good in [&longest, "rlock", "RLOCK:x"] {
         a.number(&format!("RLOCK.ACQUIRE k {good} 60000"));
         assert_eq!(a.ask(&format!("RLOCK.RELEASE k {good}")), "0");
@@ -130,7 +130,7 @@ fn commands_are_refused_with_too_few_or_too_many_arguments() {
 fn bytes_of_any_kind_pass_unchanged() {
     let server = Server::start();
     let a = server.client();
-    let mut heard = server.listen(&["%n%s"]);
+    let mut subscriber = server.listen(&["%n%s"]);
     let names: [&[u8]; 7] = [
         b"%n%n%n%s%s",
         b"\xff\xfe\x80",
@@ -157,9 +157,12 @@ fn bytes_of_any_kind_pass_unchanged() {
         );
         assert_eq!(a.call(&[b"RLOCK.FORCE", name]), Value::Int(1));
         let shown = String::from_utf8_lossy(name);
-        assert_eq!(heard.message(), format!("lost {fence} {shown} {shown}"));
+        assert_eq!(
+            subscriber.message(),
+            format!("lost {fence} {shown} {shown}")
+        );
     }
-    // Keys have no rules of their own.
+    // Keys have no restrictions.
     let huge = vec![b'%'; 1 << 20];
     let keys: [&[u8]; 5] = [b"", b" ", b"\0", b"\r\n+OK\r\n", &huge];
     for key in keys {
@@ -180,13 +183,13 @@ fn errors_stay_on_one_line_whatever_they_quote() {
     refused(&a, &acquire, &[]);
     let acquire: [&[u8]; 4] = [b"RLOCK.ACQUIRE", b"k", b"owner-a", b"%n%s%n\r\n\0"];
     refused(&a, &acquire, &["lease-ms"]);
-    // The next reply belongs to the next command.
+    // The next reply is the reply to the next command.
     assert_eq!(a.ask("PING"), "PONG");
     nothing_changed(&server);
 }
 
 #[test]
-fn number_of_keys_is_taken_at_its_limits_and_refused_past_them() {
+fn number_of_keys_is_accepted_at_its_limits_and_refused_past_them() {
     let server = Server::start();
     let a = server.client();
     let many = |count: usize| (0..count).map(|it| format!("k{it}")).collect::<Vec<_>>();
@@ -253,7 +256,7 @@ fn count_of_each_of_several_locks_goes_up_to_its_limit() {
 }
 
 #[test]
-fn what_is_wrong_with_owner_and_lease_is_said_before_what_does_not_go_together() {
+fn owner_and_lease_errors_come_before_option_conflicts() {
     let server = Server::start();
     let client = server.client();
     for (line, named) in [

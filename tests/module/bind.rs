@@ -19,7 +19,7 @@ fn is_bound(server: &Server, owner: &str) -> bool {
 }
 
 #[test]
-fn renewal_in_the_turn_in_which_the_connection_ends_gives_one_outcome() {
+fn renewal_in_the_turn_of_a_disconnect_gives_one_outcome() {
     let server = Server::start();
     for round in 0..40 {
         let (a, b) = (server.client(), server.client());

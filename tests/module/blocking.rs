@@ -1,4 +1,4 @@
-//! What a blocked call meets: commands about its client, and its own end in the turn of a release.
+//! Blocked calls: commands about their client, and calls that end in the turn of a release.
 
 use crate::contest::{Contest, wait_for};
 use rlock_testkit::Server;
@@ -65,7 +65,7 @@ fn wait_that_ends_in_the_turn_of_the_release_gives_one_outcome() {
         let waiter = server.client();
         waiter.send("RLOCK.ACQUIRE k owner-b 60000 WAIT 30");
         server.await_queued("k", 1);
-        // The server sleeps past the end of the wait, and meets the release first when it awakes.
+        // The server sleeps past the end of the wait, and handles the release first when it wakes.
         let stall = request(&["DEBUG", "SLEEP", "0.06"]);
         let release = request(&["RLOCK.RELEASE", "k", "owner-a"]);
         holder.send_bytes(&[stall, release].concat());
@@ -79,7 +79,7 @@ fn wait_that_ends_in_the_turn_of_the_release_gives_one_outcome() {
 }
 
 #[test]
-fn blocked_client_is_shown_as_blocked_and_counted_once() {
+fn blocked_client_is_listed_as_blocked_and_counted_once() {
     let server = Server::start();
     let contest = Contest::on(&server);
     assert!(server.is_blocked(contest.waiter.id()));

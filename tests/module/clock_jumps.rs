@@ -1,5 +1,5 @@
-//! A wall clock that is set while the server runs: what `docs/operating.md` says of it comes true, nobody shares a lock,
-//! and fences rise.
+//! A wall clock that is set while the server runs: `docs/operating.md` is true, nobody shares a lock, and fences
+//! rise.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,10 +16,10 @@ use rlock_testkit::client::{Client, PATIENCE, eventually};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// How late an end may be after a jump; the documents say half a second, the rest is for a slow machine.
+/// The largest delay of a deadline after a jump; the documents say half a second, the rest is for a slow machine.
 const LATE: Duration = Duration::from_secs(3);
 
-/// Which way the clock is set.
+/// The direction in which the clock is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Jump {
     Forward,
@@ -55,16 +55,16 @@ impl Clocked {
         }
     }
 
-    /// Sets the clock, by that much from where it is.
+    /// Moves the clock by that much from its current time.
     fn set(&mut self, jump: Jump, by: Duration) {
         let by = i64::try_from(by.as_micros()).expect("a short time");
         self.at_usec += if jump == Jump::Forward { by } else { -by };
-        // Written over in place: the server has the file mapped.
+        // Overwritten in place: the server has the file mapped.
         let file = fs::OpenOptions::new().write(true).open(&self.offset);
         let file = file.expect("the file is there");
         std::os::unix::fs::FileExt::write_all_at(&file, &self.at_usec.to_ne_bytes(), 0)
             .expect("it can be written");
-        // Valkey 9.1 looks at the wall clock now and then only.
+        // Valkey 9.1 reads the wall clock only now and then.
         let real = || SystemTime::now().duration_since(UNIX_EPOCH);
         eventually("the server sees its new clock", || {
             let real = real().expect("it is after 1970").as_micros();
@@ -82,7 +82,7 @@ impl Clocked {
     }
 }
 
-/// Builds the library that stands between the server and the clock.
+/// Builds the library that replaces the server's clock.
 fn build(directory: &Path) -> PathBuf {
     let source = directory.join("wall_clock.c");
     fs::write(&source, include_str!("wall_clock.c")).expect("a file can be written");
@@ -98,7 +98,7 @@ fn build(directory: &Path) -> PathBuf {
     library
 }
 
-/// The fence of a blocked call that must be answered soon.
+/// The fence of a blocked call whose reply must come soon.
 #[track_caller]
 fn soon(client: &Client, what: &str) -> i64 {
     match client.reply_within(LATE) {
@@ -108,7 +108,7 @@ fn soon(client: &Client, what: &str) -> i64 {
 }
 
 #[test]
-fn clock_of_the_server_is_set_and_only_that() {
+fn only_the_clock_of_the_server_is_set() {
     let mut clocked = Clocked::start();
     let (before, start) = (clocked.seconds(), Instant::now());
     clocked.set(Jump::Forward, HOUR);
@@ -121,9 +121,9 @@ fn clock_of_the_server_is_set_and_only_that() {
 }
 
 #[test]
-fn leases_that_a_jump_forward_ends_are_handed_over_soon() {
+fn leases_ended_by_a_forward_jump_are_handed_over_soon() {
     let mut clocked = Clocked::start();
-    let mut heard = clocked.server.listen(&["c"]);
+    let mut subscriber = clocked.server.listen(&["c"]);
     let contest = Contest::on(&clocked.server);
     let long = clocked.server.client();
     let longer = long.number("RLOCK.ACQUIRE long owner-l 7200000 NOTIFY c");
@@ -137,8 +137,8 @@ fn leases_that_a_jump_forward_ends_are_handed_over_soon() {
     let fence = soon(&contest.waiter, "the lease is over");
     assert!(fence > contest.fence);
     soon(&writer, "the shared lease is over");
-    assert!(heard.message().starts_with("lost ") && heard.messages().is_empty());
-    // The new leases run from the new time; the one that is longer than the jump goes on.
+    assert!(subscriber.message().starts_with("lost ") && subscriber.messages().is_empty());
+    // The new leases count from the new time; the lease that is longer than the jump continues.
     let left = clocked.server.lock("k").holders[0].lease_left_ms;
     assert!((1..=60_000).contains(&left), "{left}");
     assert_eq!(long.number("RLOCK.RENEW long owner-l 7200000"), longer);
@@ -148,11 +148,11 @@ fn leases_that_a_jump_forward_ends_are_handed_over_soon() {
 }
 
 #[test]
-fn waits_and_graces_that_a_jump_forward_ends_are_over_soon() {
+fn waits_and_graces_ended_by_a_forward_jump_end_soon() {
     let mut clocked = Clocked::start();
     let contest = Contest::on(&clocked.server);
     contest.holder.number("RLOCK.RENEW k owner-a 86400000");
-    let mut heard = clocked.server.listen(&["c"]);
+    let mut subscriber = clocked.server.listen(&["c"]);
     let (b, n, kept) = (
         clocked.server.client(),
         clocked.server.client(),
@@ -173,9 +173,9 @@ fn waits_and_graces_that_a_jump_forward_ends_are_over_soon() {
     clocked.set(Jump::Forward, HOUR);
     let ended = b.reply_within(LATE);
     assert!(matches!(ended, Some(redis::Value::Nil)), "{ended:?}");
-    assert_eq!(heard.message(), "timeout 0 owner-n k");
+    assert_eq!(subscriber.message(), "timeout 0 owner-n k");
     soon(&next, "the grace is over");
-    // The kept place has gone, and the wait without limit has not.
+    // The kept place is gone, and the wait without limit is not.
     clocked.server.await_queued("k", 1);
     assert_eq!(clocked.server.counter("places_kept"), 0);
     contest.holder.ask("RLOCK.RELEASE k owner-a");
@@ -183,7 +183,7 @@ fn waits_and_graces_that_a_jump_forward_ends_are_over_soon() {
 }
 
 #[test]
-fn jump_back_makes_ends_late_by_as_much_and_new_ones_come_in_time() {
+fn backward_jump_delays_old_deadlines_and_no_new_ones() {
     let mut clocked = Clocked::start();
     let contest = Contest::on(&clocked.server);
     contest.holder.number("RLOCK.RENEW k owner-a 1000");
@@ -193,7 +193,7 @@ fn jump_back_makes_ends_late_by_as_much_and_new_ones_come_in_time() {
     clocked.set(Jump::Back, HOUR);
     let left = clocked.server.lock("k").holders[0].lease_left_ms;
     assert!(left > 3_500_000, "{left}");
-    // What begins now ends in time, though timers are armed for what ends in an hour.
+    // New waits end in time, although timers are armed for deadlines in an hour.
     let start = Instant::now();
     let other = clocked.server.client();
     other.number("RLOCK.ACQUIRE other owner-a 200");
@@ -212,7 +212,7 @@ fn jump_back_makes_ends_late_by_as_much_and_new_ones_come_in_time() {
         clocked.server.counter("places_kept") == 0
     });
     assert!(fence > contest.fence, "fences rise");
-    // A renewal counts from the present time, and so does what it sets.
+    // A renewal and the expiry that it sets count from the present time.
     contest.holder.number("RLOCK.RENEW k owner-a 200");
     assert!(soon(&contest.waiter, "the renewed lease") > fence);
     assert_eq!(clocked.server.ask("RLOCK.CANCEL k owner-w"), "1");
@@ -220,7 +220,7 @@ fn jump_back_makes_ends_late_by_as_much_and_new_ones_come_in_time() {
 }
 
 #[test]
-fn clock_that_comes_back_ends_what_it_had_made_late() {
+fn clock_set_forward_again_ends_delayed_deadlines() {
     let mut clocked = Clocked::start();
     let contest = Contest::on(&clocked.server);
     contest.holder.number("RLOCK.RENEW k owner-a 500");
@@ -234,7 +234,8 @@ fn clock_that_comes_back_ends_what_it_had_made_late() {
     assert!(soon(&contest.waiter, "the lease is over") > contest.fence);
 }
 
-/// Takes the lock again and again, and asserts that nobody else has it. What ends a lease early is no fault of the lock.
+/// Takes the lock repeatedly, and asserts that nobody else has it. A lease that ends early is not a fault of the
+/// lock.
 fn take_part(port: u16, number: usize, stop: &AtomicBool, lease: u64) -> Vec<i64> {
     let client = Client::connect(port);
     let mut fences = Vec::new();
@@ -259,7 +260,7 @@ fn fences_rise_and_the_queue_moves_whatever_the_clock_does() {
         let clients: Vec<_> = (0..6)
             .map(|number| {
                 let stop = &stop;
-                // Some leases end with each jump, some never do.
+                // Some leases end with each jump, some never end.
                 let lease = [60_000, 86_400_000][number % 2];
                 scope.spawn(move || take_part(port, number, stop, lease))
             })
@@ -291,7 +292,7 @@ fn fences_rise_and_the_queue_moves_whatever_the_clock_does() {
 }
 
 #[test]
-fn grace_after_a_start_is_as_long_as_it_is_set_whatever_the_clock_does() {
+fn startup_grace_has_its_length_whatever_the_clock_does() {
     const GRACE: Duration = Duration::from_secs(3);
     for jump in [Jump::Back, Jump::Forward] {
         let start = Instant::now();
@@ -316,7 +317,7 @@ fn grace_after_a_start_is_as_long_as_it_is_set_whatever_the_clock_does() {
 }
 
 #[test]
-fn clock_that_is_put_right_keeps_no_master_from_granting() {
+fn corrected_clock_prevents_no_master_from_granting() {
     let setup = Setup::new().line("min-replicas-to-write 1");
     let mut clocked = Clocked::launch(setup);
     let _replica = Setup::new().replica_of(&clocked.server).start();

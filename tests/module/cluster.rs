@@ -23,7 +23,7 @@ pub(crate) fn one_node() -> Server {
     server
 }
 
-/// A cluster of two nodes, of which the first has all slots.
+/// A cluster of two nodes; the first has all slots.
 pub(crate) fn two_nodes() -> (Server, Server) {
     let (first, second) = (one_node(), Server::configured(&["cluster-enabled yes"]));
     let meet = format!("CLUSTER MEET 127.0.0.1 {}", first.port());
@@ -36,7 +36,7 @@ pub(crate) fn two_nodes() -> (Server, Server) {
     (first, second)
 }
 
-/// A replica of one node of the cluster, which may have the module as well.
+/// A replica of one node of the cluster, optionally with the module.
 pub(crate) fn replica_of(master: &Server, has_module: bool) -> Server {
     let setup = Setup::new().line("cluster-enabled yes");
     let setup = if has_module {
@@ -58,7 +58,7 @@ pub(crate) fn replica_of(master: &Server, has_module: bool) -> Server {
     replica
 }
 
-/// Begins to move the slot of `k`: from here on, what is not at one node is asked for at the other.
+/// Starts to move the slot of `k`: from now on, a key that is missing at one node is redirected to the other.
 pub(crate) fn begin_move(from: &Server, to: &Server) {
     let id = |server: &Server| server.ask("CLUSTER MYID");
     let importing = format!("CLUSTER SETSLOT {SLOT} IMPORTING {}", id(from));
@@ -67,8 +67,7 @@ pub(crate) fn begin_move(from: &Server, to: &Server) {
     assert_eq!(from.ask(&migrating), "OK");
 }
 
-/// Moves all keys of the slot of `k`, as a cluster's tools do; then only the nodes have to learn
-/// it.
+/// Moves all keys of the slot of `k`, as a cluster's tools do; after that only the nodes must learn it.
 pub(crate) fn move_keys(from: &Server, to: &Server) {
     loop {
         let keys = from.ask(&format!("CLUSTER GETKEYSINSLOT {SLOT} 100"));
@@ -81,7 +80,7 @@ pub(crate) fn move_keys(from: &Server, to: &Server) {
     }
 }
 
-pub(crate) fn tell_nodes(from: &Server, to: &Server) {
+pub(crate) fn announce_slot(from: &Server, to: &Server) {
     let owner = format!("CLUSTER SETSLOT {SLOT} NODE {}", to.ask("CLUSTER MYID"));
     assert_eq!(to.ask(&owner), "OK");
     assert_eq!(from.ask(&owner), "OK");
@@ -110,7 +109,7 @@ fn keys_of_one_request_share_a_slot() {
 }
 
 #[test]
-fn keys_of_another_node_are_pointed_to() {
+fn keys_of_another_node_are_redirected() {
     let (first, second) = two_nodes();
     for line in [
         "RLOCK.ACQUIRE k owner-a 60000",
@@ -132,7 +131,7 @@ fn keys_of_another_node_are_pointed_to() {
     assert_eq!(second.counter("acquires"), 0);
 }
 
-/// The waiters of a lock that leaves are notified, or at least never granted it here.
+/// The waiters of a lock that moves are notified, or at least never granted it here.
 fn assert_not_granted(client: &Client, what: &str) {
     if let Some(answer) = client.reply_by_now() {
         let answer = rlock_testkit::client::text(&answer);
@@ -150,7 +149,7 @@ fn lock_whose_slot_moves_is_never_granted_where_it_was() {
         let (first, second) = two_nodes();
         let a = first.client();
         let fence = a.number(&format!("RLOCK.ACQUIRE k owner-a 60000{mode}"));
-        let mut heard = first.listen(&["c"]);
+        let mut subscriber = first.listen(&["c"]);
         let writer = wait_for(&first, "k", "owner-w", 1);
         let limited = first.client();
         limited.send("RLOCK.ACQUIRE k owner-s 60000 SHARED LIMIT 3 PERMITS 3 WAIT 0");
@@ -166,11 +165,11 @@ fn lock_whose_slot_moves_is_never_granted_where_it_was() {
         let hash = first.hash("k");
         begin_move(&first, &second);
         move_keys(&first, &second);
-        tell_nodes(&first, &second);
+        announce_slot(&first, &second);
         eventually("the first node knows", || {
             first.ask("RLOCK.INFO k").starts_with("MOVED ")
         });
-        // The lock has arrived as it was, and goes on there.
+        // The lock has arrived unchanged, and works there.
         let b = second.client();
         assert_eq!(second.hash("k"), hash);
         assert_eq!(b.number("RLOCK.RENEW k owner-a 60000"), fence);
@@ -184,7 +183,7 @@ fn lock_whose_slot_moves_is_never_granted_where_it_was() {
         ] {
             assert_not_granted(client, what);
         }
-        let granted = heard.messages();
+        let granted = subscriber.messages();
         assert!(
             !granted.iter().any(|it| it.contains("grant ")),
             "{granted:?}"
@@ -205,9 +204,9 @@ fn cluster_of_one_node_serves_its_slots() {
     await_cluster(&server);
     let contest = Contest::on(&server);
     let channel = ["redisson_lock__channel:{k}"];
-    let mut heard = Subscriber::listen(server.port(), "SSUBSCRIBE", &channel);
+    let mut subscriber = Subscriber::listen(server.port(), "SSUBSCRIBE", &channel);
     contest.holder.ask("RLOCK.RELEASE k owner-a");
     contest.assert_handed_over();
     assert_eq!(contest.waiter.ask("RLOCK.RELEASE k owner-b"), "0");
-    assert_eq!(heard.message(), "0");
+    assert_eq!(subscriber.message(), "0");
 }

@@ -23,7 +23,7 @@ impl Contest {
         }
     }
 
-    /// Asserts that the waiter is granted, with a larger fence, and gives that.
+    /// Asserts that the waiter is granted with a larger fence, and returns the fence.
     #[track_caller]
     pub(crate) fn assert_handed_over(&self) -> i64 {
         let fence = self.waiter.fence();
@@ -32,7 +32,7 @@ impl Contest {
     }
 }
 
-/// A client that is blocked until it gets the lock; it is then the last of `queued`.
+/// A client that is blocked until it gets the lock; it is the last of `queued` then.
 #[track_caller]
 pub(crate) fn wait_for(server: &Server, key: &str, owner: &str, queued: usize) -> Client {
     let client = server.client();

@@ -22,7 +22,7 @@ fn assert_counted(server: &Server, expected: &[(&str, u64)]) {
 }
 
 #[test]
-fn start_has_counted_nothing() {
+fn counters_are_zero_at_start() {
     let server = Server::start();
     assert_counted(&server, &[]);
     for gauge in Gauges::METRICS {
@@ -84,7 +84,7 @@ fn ends_of_waits_and_leases_are_counted_by_their_kind() {
         wait_for(&server, "k", "owner-c", 2),
         wait_for(&server, "k", "owner-d", 3),
     );
-    // A withdrawal is no disappearance; a takeover is neither, nor another wait.
+    // A withdrawal does not count as a disappearance. A takeover counts neither as that nor as another wait.
     server.ask("RLOCK.CANCEL k owner-c");
     assert_eq!(c.answer(), "nil");
     server.ask(&format!("CLIENT KILL ID {}", d.id()));
@@ -123,7 +123,7 @@ fn malformed_requests_are_not_counted() {
 }
 
 #[test]
-fn requests_for_what_is_no_lock_are_counted() {
+fn requests_for_other_data_are_counted() {
     let server = Server::start();
     let a = server.client();
     a.ask("SET text value");
@@ -137,7 +137,7 @@ fn requests_for_what_is_no_lock_are_counted() {
 }
 
 #[test]
-fn counters_are_left_by_resetstat() {
+fn resetstat_leaves_the_counters() {
     let server = Server::start();
     server.connection().number("RLOCK.ACQUIRE k owner-a 60000");
     assert_eq!(server.ask("CONFIG RESETSTAT"), "OK");
@@ -145,7 +145,7 @@ fn counters_are_left_by_resetstat() {
 }
 
 #[test]
-fn waited_time_is_that_of_the_granted() {
+fn wait_time_covers_granted_requests_only() {
     let server = Server::start();
     let contest = Contest::on(&server);
     let waited = || {
@@ -186,7 +186,7 @@ fn waited_time_is_that_of_the_granted() {
 }
 
 #[test]
-fn version_and_commit_are_those_of_the_source() {
+fn version_and_commit_match_the_source() {
     let server = Server::start();
     let version = env!("CARGO_PKG_VERSION");
     assert_eq!(server.info("rlock", "rlock_version"), version);
@@ -212,7 +212,7 @@ fn replicas_are_counted_while_they_are_connected() {
 }
 
 #[test]
-fn last_dump_counts_as_long_as_it_is_one_that_failed() {
+fn failed_dump_counts_until_one_succeeds() {
     let server = Server::start();
     assert_eq!(server.counter("write_errors"), 0);
     let in_its_way = server.directory().join("dump.rdb");
@@ -283,7 +283,7 @@ fn shared_and_bound_holds_and_deadlocks_are_counted() {
         ("deadlocks", 1),
     ];
     assert_counted(&server, &counted);
-    // The end of the bound hold is no lease end; the upgrade is a hand-off.
+    // The end of the bound hold does not count as a lease end; the upgrade counts as a hand-off.
     a.close();
     b.fence();
     assert_eq!(b.ask("RLOCK.RELEASE k owner-b ALL"), "0");

@@ -1,4 +1,4 @@
-//! Many at once. How fast it goes is a matter of the benchmarks.
+//! Many clients at once. The benchmarks measure the speed.
 
 use rlock_testkit::Server;
 use rlock_testkit::client::{Client, eventually, request};
@@ -28,9 +28,9 @@ fn queue_crowd(client: &Client, wait_ms: u64) {
 }
 
 #[test]
-fn ten_thousand_waiters_stand_in_one_queue_and_leave_no_memory_behind() {
+fn ten_thousand_waiters_in_one_queue_leak_no_memory() {
     let server = Server::start();
-    let mut heard = server.listen(&["c"]);
+    let mut subscriber = server.listen(&["c"]);
     let a = server.client();
     a.number("RLOCK.ACQUIRE k owner-a 60000");
     let used = || {
@@ -58,7 +58,11 @@ fn ten_thousand_waiters_stand_in_one_queue_and_leave_no_memory_behind() {
     // In order, one by one.
     a.ask("RLOCK.RELEASE k owner-a");
     for number in 0..100 {
-        assert!(heard.message().ends_with(&format!(" owner-{number} k")));
+        assert!(
+            subscriber
+                .message()
+                .ends_with(&format!(" owner-{number} k"))
+        );
         assert_eq!(a.ask(&format!("RLOCK.RELEASE k owner-{number}")), "0");
     }
     n.close();
@@ -70,17 +74,17 @@ fn ten_thousand_waiters_stand_in_one_queue_and_leave_no_memory_behind() {
 }
 
 #[test]
-fn ten_thousand_waits_that_end_together_are_all_told() {
+fn ten_thousand_waits_that_end_together_are_all_reported() {
     let server = Server::start();
-    let mut heard = server.listen(&["c"]);
+    let mut subscriber = server.listen(&["c"]);
     let a = server.client();
     a.number("RLOCK.ACQUIRE k owner-a 600000");
     let n = server.client();
     queue_crowd(&n, 2000);
-    // All are overdue when the server awakes.
+    // All are overdue when the server wakes.
     a.ask("DEBUG SLEEP 2.1");
     for _ in 0..CROWD {
-        assert!(heard.message().starts_with("timeout 0 "));
+        assert!(subscriber.message().starts_with("timeout 0 "));
         assert!(server.ask("PING") == "PONG");
     }
     assert_eq!(server.counter("waiters"), 0);
@@ -89,9 +93,9 @@ fn ten_thousand_waits_that_end_together_are_all_told() {
 }
 
 #[test]
-fn ten_thousand_leases_that_end_together_are_all_told() {
+fn ten_thousand_leases_that_end_together_are_all_reported() {
     let server = Server::start();
-    let mut heard = server.listen(&["c"]);
+    let mut subscriber = server.listen(&["c"]);
     let n = server.client();
     for number in 0..CROWD {
         n.send(&format!("RLOCK.ACQUIRE k{number} owner-n 2000 NOTIFY c"));
@@ -99,7 +103,7 @@ fn ten_thousand_leases_that_end_together_are_all_told() {
     (0..CROWD).for_each(|_| _ = n.fence());
     server.ask("DEBUG SLEEP 2.1");
     for _ in 0..CROWD {
-        assert!(heard.message().starts_with("lost "));
+        assert!(subscriber.message().starts_with("lost "));
     }
     assert_eq!(server.counter("watches"), 0);
     eventually("the keys are gone", || server.ask("DBSIZE") == "0");
@@ -135,7 +139,7 @@ fn one_command_grants_few_of_many_requests_for_many_keys() {
     const REQUESTS: usize = 8;
     const KEYS: usize = 300;
     let server = Server::start();
-    let mut heard = server.listen(&["c"]);
+    let mut subscriber = server.listen(&["c"]);
     let (a, n) = (server.client(), server.client());
     let firsts: Vec<_> = (0..REQUESTS).map(|it| format!("first{it}")).collect();
     let firsts = firsts.join(" ");
@@ -146,7 +150,7 @@ fn one_command_grants_few_of_many_requests_for_many_keys() {
         let asked = format!("RLOCK.MACQUIRE owner-{request} 60000 {keys} WAIT 0 NOTIFY c");
         assert_eq!(n.ask(&asked), "WAITING");
     }
-    // What the transaction sees has happened within the release.
+    // The transaction sees what happened during the release.
     let release = format!("RLOCK.MRELEASE owner-a {REQUESTS} {firsts}");
     for line in ["MULTI", &release, "INFO rlock"] {
         a.ask(line);
@@ -155,7 +159,7 @@ fn one_command_grants_few_of_many_requests_for_many_keys() {
     assert!(done.contains("rlock_handoffs:1\r"), "{done}");
     for request in 0..REQUESTS {
         assert!(
-            heard
+            subscriber
                 .message()
                 .ends_with(&format!(" owner-{request} first{request}"))
         );
@@ -171,13 +175,13 @@ fn server_idles_while_a_long_lease_runs() {
     a.number("RLOCK.ACQUIRE k owner-a 3600000");
     b.send("RLOCK.ACQUIRE k owner-b 3600000 WAIT 0");
     server.await_queued("k", 1);
-    // The next deadline is far away once a near one has passed: there some servers spin.
+    // The next deadline is far ahead once a near one has passed: some servers spin then.
     assert_eq!(server.ask("RLOCK.ACQUIRE k owner-c 1000 WAIT 20"), "nil");
     let seconds = |field| server.info("cpu", field).parse::<f64>().expect("a number");
     let used = || seconds("used_cpu_user_main_thread") + seconds("used_cpu_sys_main_thread");
     let before = used();
     let start = std::time::Instant::now();
-    // It is the passing of time that is measured here.
+    // This measures the passing of time itself.
     eventually("a second passes", || start.elapsed().as_millis() >= 1000);
     let spent = used() - before;
     assert!(spent < 0.2, "{spent} s of processor time in a second");

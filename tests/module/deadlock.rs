@@ -1,16 +1,16 @@
-//! Waits that could never end: which are refused, with what words, and which are not.
+//! Waits that could never end: which are refused, with which error, and which are not.
 
 use redis::Value;
 
 use rlock_testkit::Server;
 use rlock_testkit::client::{Client, eventually, text};
 
-/// A client of each owner who takes part.
+/// A client for each owner that takes part.
 fn clients<const N: usize>(server: &Server) -> [Client; N] {
     std::array::from_fn(|_| server.client())
 }
 
-/// Sends a request that has to wait, and waits until it does.
+/// Sends a request that must wait, and waits until it does.
 #[track_caller]
 fn block(server: &Server, client: &Client, line: &str) {
     let before = server.counter("waiters");
@@ -73,7 +73,7 @@ fn third_of_three_owners_is_refused_across_databases_and_kinds() {
         error.starts_with("DEADLOCK waiting for key '") && error.ends_with(cycle),
         "{error}"
     );
-    // What is free is not a part of it, and nothing was taken.
+    // A free lock is not a part of the cycle, and nothing was taken.
     assert_eq!(server.ask("EXISTS free"), "0");
     assert_eq!(server.queued("free") + server.queued("k2"), 0);
     d.ask("RLOCK.RELEASE k1 owner-c");
@@ -84,7 +84,7 @@ fn third_of_three_owners_is_refused_across_databases_and_kinds() {
 #[test]
 fn long_chain_of_owners_is_followed_to_its_end() {
     let server = Server::start();
-    let mut heard = server.listen(&["c"]);
+    let mut subscriber = server.listen(&["c"]);
     let a = server.client();
     let length = 500;
     for number in 0..length {
@@ -109,10 +109,10 @@ fn long_chain_of_owners_is_followed_to_its_end() {
         )),
         "WAITING"
     );
-    assert_eq!(heard.messages(), [""; 0]);
+    assert_eq!(subscriber.messages(), [""; 0]);
 }
 
-/// The server's time for the quickest of some requests to queue for `S`, in microseconds.
+/// The server's shortest time to queue one of some requests for `S`, in microseconds.
 fn queueing_usec(server: &Server, client: &Client) -> u64 {
     let usec = (0..20).map(|_| {
         client.ask("CONFIG RESETSTAT");
@@ -127,9 +127,9 @@ fn queueing_usec(server: &Server, client: &Client) -> u64 {
 }
 
 #[test]
-fn search_among_thousands_who_wait_elsewhere_ends_within_a_turn() {
+fn deadlock_search_among_thousands_of_waiters_ends_within_a_turn() {
     let server = Server::start();
-    let _heard = server.listen(&["c"]);
+    let _subscriber = server.listen(&["c"]);
     let a = server.client();
     a.ask("CONFIG SET rlock.deadlock-detection no");
     a.number("RLOCK.ACQUIRE y owner-y 60000");

@@ -67,7 +67,7 @@ fn server_finds_the_keys_of_each_command() {
 }
 
 #[test]
-fn commands_are_known_with_their_flags() {
+fn commands_have_their_flags() {
     let server = Server::start();
     for (command, expected, absent) in [
         (
@@ -118,8 +118,10 @@ fn commands_are_documented_in_the_server() {
         };
         let field = |name: &str| doc.iter().find(|(field, _)| text(field) == name);
         for name in ["summary", "since", "complexity"] {
-            let said = field(name).map(|(_, said)| text(said)).unwrap_or_default();
-            assert!(!said.is_empty(), "{command} has a {name}");
+            let value = field(name)
+                .map(|(_, value)| text(value))
+                .unwrap_or_default();
+            assert!(!value.is_empty(), "{command} has a {name}");
         }
         let arguments = field("arguments")
             .map(|(_, arguments)| text(arguments))
@@ -182,7 +184,7 @@ fn help_names_each_command() {
 }
 
 #[test]
-fn only_commands_that_do_not_look_at_all_holders_are_fast() {
+fn only_commands_that_do_not_read_all_holders_are_fast() {
     let server = Server::start();
     for command in COMMANDS {
         let flags = text(&information(&server, command)[2]);

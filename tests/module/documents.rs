@@ -1,7 +1,7 @@
 //! Runs the examples of the documents on a real server, so that they stay true.
 //!
-//! An example is a fenced block that shows terminals: a line of it begins with a prompt such as `A> `.
-//! `docs/commands.md` says how one is read; each gets a server of its own.
+//! An example is a fenced block that shows terminals: each of its lines begins with a prompt such as `A> `.
+//! `docs/commands.md` says how to read one; each example gets its own server.
 
 mod comparison;
 mod links;
@@ -68,7 +68,7 @@ fn examples_of_all_other_pages_are_true() {
 }
 
 #[test]
-fn links_of_the_documents_lead_somewhere() {
+fn links_of_the_documents_have_targets() {
     let top = [
         "README.md",
         "ARCHITECTURE.md",
@@ -98,7 +98,7 @@ fn command_reference_has_every_command_setting_and_field() {
         ));
         has(&format!("\n{syntax}\n"));
     }
-    // The syntax for several locks is described in words.
+    // The text describes the syntax for several locks.
     let of_one = |command: &Command| command.num_keys_at().is_none();
     for command in Command::ALL.into_iter().filter(of_one) {
         let section = format!("\n### {}\n", command.name());
@@ -208,33 +208,33 @@ fn examples(document: &str) -> Vec<Vec<Line<'_>>> {
     examples
 }
 
-/// The terminal's letter, and what follows its prompt.
+/// The terminal's letter, and the text after its prompt.
 fn prompt(line: &str) -> Option<(char, &str)> {
     let terminal = line.chars().next().filter(char::is_ascii_uppercase)?;
     Some((terminal, line.get(1..)?.strip_prefix("> ")?))
 }
 
-/// For how long a line such as `...300 ms later` lets time pass.
+/// How long a line such as `...300 ms later` lets time pass.
 fn pause(line: &str) -> Option<Duration> {
     let millis = line.trim().strip_prefix("...")?.strip_suffix(" ms later")?;
     millis.parse().ok().map(Duration::from_millis)
 }
 
-/// What a terminal is doing, which decides what a line after its prompt is.
+/// The state of a terminal, which decides what a line after its prompt means.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Doing {
-    /// It takes a command.
+enum TerminalState {
+    /// It accepts a command.
     Nothing,
-    /// A command waits for its reply: what follows is that reply.
+    /// A command waits for its reply, which the next lines show.
     Waiting,
-    /// It is subscribed to a channel: what follows is a message.
+    /// It is subscribed to a channel: the next lines show a message.
     Listening,
 }
 
-/// One example while it is run.
+/// An example while it runs.
 struct Example<'a> {
     server: &'a Server,
-    terminals: BTreeMap<char, (Client, Doing)>,
+    terminals: BTreeMap<char, (Client, TerminalState)>,
     comparison: Comparison,
 }
 
@@ -269,7 +269,7 @@ impl<'a> Example<'a> {
         self.end()
     }
 
-    /// A line with a prompt, and what the terminal shows below it.
+    /// A line with a prompt, and the terminal's lines below it.
     fn step<'b>(
         &mut self,
         terminal: char,
@@ -281,13 +281,13 @@ impl<'a> Example<'a> {
             return Ok(());
         }
         let server = self.server;
-        let start = || (server.client(), Doing::Nothing);
+        let start = || (server.client(), TerminalState::Nothing);
         let doing = self.terminals.entry(terminal).or_insert_with(start).1;
-        if doing != Doing::Nothing {
+        if doing != TerminalState::Nothing {
             shown.insert(0, words);
             let reply = self.reply_to(terminal)?;
-            if doing == Doing::Waiting {
-                self.now_does(terminal, Doing::Nothing);
+            if doing == TerminalState::Waiting {
+                self.now_does(terminal, TerminalState::Nothing);
             }
             return self.comparison.check("", &shown, &lines_of("", &reply));
         }
@@ -297,11 +297,11 @@ impl<'a> Example<'a> {
         let command = arguments.first().map_or("", String::as_str);
         self.terminals[&terminal].0.send_bytes(&request(&arguments));
         if shown.iter().map(|line| line.trim()).eq(["...blocked"]) {
-            self.now_does(terminal, Doing::Waiting);
+            self.now_does(terminal, TerminalState::Waiting);
             return self.await_blocked(terminal);
         }
         if command == "SUBSCRIBE" {
-            self.now_does(terminal, Doing::Listening);
+            self.now_does(terminal, TerminalState::Listening);
         }
         let reply = self.reply_to(terminal)?;
         self.comparison
@@ -318,7 +318,7 @@ impl<'a> Example<'a> {
         }
     }
 
-    fn now_does(&mut self, terminal: char, doing: Doing) {
+    fn now_does(&mut self, terminal: char, doing: TerminalState) {
         if let Some(it) = self.terminals.get_mut(&terminal) {
             it.1 = doing;
         }
@@ -343,7 +343,7 @@ impl<'a> Example<'a> {
         Ok(())
     }
 
-    /// Before the next command all that was answered so far has been shown.
+    /// Before the next command, all replies so far have been shown.
     fn assert_silence(&self) -> Result<(), String> {
         for (name, (client, _)) in &self.terminals {
             if let Some(reply) = client.reply_by_now() {
@@ -353,10 +353,10 @@ impl<'a> Example<'a> {
         Ok(())
     }
 
-    /// Nobody is left waiting, and nobody received more than is shown.
+    /// Nobody still waits, and nobody received more than is shown.
     fn end(&self) -> Result<(), String> {
         for (name, (client, doing)) in &self.terminals {
-            if *doing == Doing::Waiting {
+            if *doing == TerminalState::Waiting {
                 return Err(format!("at the end {name} is still blocked"));
             }
             let last = client.ask("PING");
@@ -368,7 +368,7 @@ impl<'a> Example<'a> {
     }
 }
 
-/// The words of a command line; a word with spaces stands in double quotes.
+/// The words of a command line; a word with spaces is in double quotes.
 fn split(line: &str) -> Vec<String> {
     let mut words = Vec::new();
     for (index, part) in line.split('"').enumerate() {

@@ -66,7 +66,7 @@ fn append_only_file_has_plain_facts_with_absolute_times() {
             .any(|command| *command == format!("PEXPIREAT k {end}")),
         "{commands:#?}"
     );
-    // Each hold comes with its end, in one piece.
+    // Each hold comes with its end, in one transaction.
     for (place, command) in commands
         .iter()
         .enumerate()
@@ -98,7 +98,7 @@ fn no_acknowledged_lock_is_lost_by_a_crash() {
         for number in 0..200 {
             a.send(&format!("RLOCK.ACQUIRE k{round}-{number} owner-a 600000"));
         }
-        // The server dies in the midst of them.
+        // The server dies during these commands.
         for number in 0..20 * (round + 1) {
             acknowledged.push((format!("k{round}-{number}"), a.fence()));
         }
@@ -140,7 +140,7 @@ fn acknowledged_grant_of_a_waiter_survives_a_crash() {
 }
 
 #[test]
-fn hold_that_lapsed_while_the_server_was_down_is_over() {
+fn hold_whose_lease_ended_while_the_server_was_down_is_over() {
     let mut server = Server::start();
     let a = server.client();
     let fence = a.number("RLOCK.ACQUIRE k owner-a 300");
@@ -177,7 +177,7 @@ fn rewritten_append_only_file_has_the_holds() {
 fn reloading_the_data_disturbs_no_queue() {
     let server = Server::start();
     let contest = Contest::on(&server);
-    let mut heard = server.listen(&["c"]);
+    let mut subscriber = server.listen(&["c"]);
     contest
         .holder
         .number("RLOCK.ACQUIRE watched owner-a 60000 NOTIFY c");
@@ -189,17 +189,17 @@ fn reloading_the_data_disturbs_no_queue() {
     );
     assert_eq!(contest.holder.ask("RLOCK.RELEASE k owner-a"), "0");
     contest.assert_handed_over();
-    assert_eq!(heard.messages(), [""; 0]);
+    assert_eq!(subscriber.messages(), [""; 0]);
 }
 
 #[test]
-fn start_gives_the_holders_of_before_their_grace() {
+fn start_gives_earlier_holders_their_grace() {
     let setup = Setup::new()
         .line("rlock.startup-grace-ms 1500")
         .line("appendonly yes");
     let mut server = setup.start();
     let a = server.client();
-    // From an empty start, too.
+    // After an empty start, too.
     assert_eq!(a.ask("RLOCK.ACQUIRE k owner-a 60000"), "nil");
     let fence = {
         a.send("RLOCK.ACQUIRE k owner-a 60000 WAIT 0");

@@ -7,7 +7,7 @@ use rlock_testkit::{Server, replicated};
 use rlock_testkit::{Setup, module};
 
 #[test]
-fn waiters_of_a_former_primary_get_nothing_from_it() {
+fn waiters_of_a_former_primary_are_granted_nothing_by_it() {
     let (primary, replica) = replicated();
     let contest = Contest::on(&primary);
     contest.holder.number("RLOCK.RENEW k owner-a 1500");
@@ -15,7 +15,7 @@ fn waiters_of_a_former_primary_get_nothing_from_it() {
     replica.ask("REPLICAOF NO ONE");
     primary.ask(&format!("REPLICAOF 127.0.0.1 {}", replica.port()));
     assert!(contest.waiter.answer().starts_with("UNBLOCKED "));
-    // The lease ends while nobody is left to be granted.
+    // The lease ends when no waiter is left.
     eventually("the lease has ended", || {
         replica.ask("RLOCK.INFO k").contains("mode free")
     });
@@ -31,7 +31,7 @@ fn failover_with_waiters_leaves_both_servers_well() {
     let (primary, replica) = replicated();
     let contest = Contest::on(&primary);
     contest.holder.number("RLOCK.RENEW k owner-a 1500");
-    let mut heard = primary.listen(&["c"]);
+    let mut subscriber = primary.listen(&["c"]);
     let n = primary.client();
     assert_eq!(
         n.ask("RLOCK.ACQUIRE k owner-n 60000 WAIT 0 NOTIFY c"),
@@ -49,7 +49,7 @@ fn failover_with_waiters_leaves_both_servers_well() {
     });
     let answer = contest.waiter.answer();
     assert!(answer.starts_with("UNBLOCKED "), "{answer}");
-    assert_eq!(heard.message(), "withdrawn 0 owner-n k");
+    assert_eq!(subscriber.message(), "withdrawn 0 owner-n k");
     eventually("the lease has ended", || {
         replica.ask("RLOCK.INFO k").contains("mode free")
     });
@@ -63,12 +63,12 @@ fn failover_that_waits_for_its_replica_survives_the_end_of_a_lease() {
     let contest = Contest::on(&primary);
     contest.holder.number("RLOCK.RENEW k owner-a 300");
     await_in_step(&primary, &replica);
-    // Writes are paused until the replica has caught up, which it cannot.
+    // Writes are paused until the replica has caught up, which is impossible.
     replica.signal("STOP");
     primary.ask("SET something new");
     let failover = format!("FAILOVER TO 127.0.0.1 {} TIMEOUT 600", replica.port());
     assert_eq!(primary.ask(&failover), "OK");
-    // It is given up after the end of the lease; then the waiter gets its turn.
+    // The attempt ends after the lease; then the waiter gets its turn.
     contest.assert_handed_over();
     eventually("the failover is given up", || {
         primary.info("replication", "master_failover_state") == "no-failover"
@@ -87,12 +87,12 @@ fn paused_writes_delay_the_end_of_a_lease() {
         let server = Server::configured(&[setup]);
         let contest = Contest::on(&server);
         let watch = server.client();
-        let mut heard = server.listen(&["c"]);
+        let mut subscriber = server.listen(&["c"]);
         contest.holder.number("RLOCK.RENEW k owner-a 100");
         watch.number("RLOCK.ACQUIRE watched owner-w 100 NOTIFY c");
         assert_eq!(server.ask(&format!("CLIENT PAUSE 400 {pause}")), "OK");
         contest.assert_handed_over();
-        assert!(heard.message().starts_with("lost "));
+        assert!(subscriber.message().starts_with("lost "));
         assert_eq!(server.ask("HGET k owner-b"), "1");
     }
 }
@@ -102,11 +102,11 @@ fn nothing_is_handed_over_while_writes_are_paused() {
     let (primary, replica) = replicated();
     let contest = Contest::on(&primary);
     let n = primary.client();
-    let mut heard = primary.listen(&["c"]);
+    let mut subscriber = primary.listen(&["c"]);
     n.number("RLOCK.ACQUIRE held owner-n 50 NOTIFY c");
     contest.holder.number("RLOCK.RENEW k owner-a 50");
     primary.ask("CLIENT PAUSE 60000 WRITE");
-    // Whatever needs a write waits: the end of the lease, a disconnect, a request.
+    // Everything that needs a write waits: the end of the lease, a disconnect, a request.
     n.send("RLOCK.ACQUIRE free owner-n 60000");
     eventually("the lease is over", || {
         primary.ask("RLOCK.INFO k").contains("mode free")
@@ -116,7 +116,7 @@ fn nothing_is_handed_over_while_writes_are_paused() {
     primary.ask("CLIENT UNPAUSE");
     contest.assert_handed_over();
     n.fence();
-    assert!(heard.message().starts_with("lost "));
+    assert!(subscriber.message().starts_with("lost "));
     await_in_step(&primary, &replica);
 }
 
@@ -160,7 +160,7 @@ fn replica_without_the_module_keeps_the_holds_until_the_module_is_loaded() {
 }
 
 #[test]
-fn replica_that_was_cut_off_is_told_what_it_has_missed() {
+fn disconnected_replica_receives_what_it_missed() {
     let (primary, mut replica) = replicated();
     let contest = Contest::on(&primary);
     let last = wait_for(&primary, "k", "owner-c", 2);
@@ -190,14 +190,14 @@ fn replica_that_was_cut_off_is_told_what_it_has_missed() {
 }
 
 #[test]
-fn waiters_are_served_while_a_replica_is_sent_everything() {
+fn waiters_are_served_during_a_full_synchronization() {
     for load in ["disabled", "swapdb"] {
         let primary = Server::configured(&["repl-diskless-sync yes", "rdb-key-save-delay 2000"]);
         for n in 0..500 {
             primary.ask(&format!("SET filler{n} value"));
         }
         let contest = Contest::on(&primary);
-        let mut heard = primary.listen(&["c"]);
+        let mut subscriber = primary.listen(&["c"]);
         let wait = "RLOCK.ACQUIRE k owner-n 60000 WAIT 0 NOTIFY c";
         assert_eq!(contest.holder.ask(wait), "WAITING");
         let replica = Setup::new()
@@ -210,7 +210,7 @@ fn waiters_are_served_while_a_replica_is_sent_everything() {
         contest.holder.ask("RLOCK.RELEASE k owner-a");
         contest.assert_handed_over();
         contest.waiter.number("RLOCK.RENEW k owner-b 10");
-        let granted = heard.message();
+        let granted = subscriber.message();
         assert_eq!(primary.info("persistence", "rdb_bgsave_in_progress"), "1");
         eventually("the replica follows", || {
             replica.info("replication", "master_link_status") == "up"
@@ -222,11 +222,12 @@ fn waiters_are_served_while_a_replica_is_sent_everything() {
     }
 }
 
-/// What was queued before a demotion is turned away, even if that is taken back at once; who asks again stays.
+/// Requests from before a demotion are turned away, even if the demotion is reversed at once; a repeated request
+/// stays.
 #[test]
-fn demotion_that_is_taken_back_turns_nobody_away_who_comes_later() {
+fn reversed_demotion_turns_no_later_request_away() {
     let server = Server::start();
-    let mut heard = server.listen(&["c"]);
+    let mut subscriber = server.listen(&["c"]);
     let (a, n, bound) = (server.client(), server.client(), server.client());
     a.number("RLOCK.ACQUIRE k owner-a 60000");
     let ask = |number| format!("RLOCK.ACQUIRE k owner-{number} 60000 WAIT 0 NOTIFY c");
@@ -239,10 +240,13 @@ fn demotion_that_is_taken_back_turns_nobody_away_who_comes_later() {
     }
     bound.number("RLOCK.ACQUIRE bound owner-b 60000 BIND 0");
     for number in 0..600 {
-        assert_eq!(heard.message(), format!("withdrawn 0 owner-{number} k"));
+        assert_eq!(
+            subscriber.message(),
+            format!("withdrawn 0 owner-{number} k")
+        );
         assert_eq!(n.ask(&ask(number)), "WAITING");
     }
-    assert_eq!(heard.messages(), [""; 0]);
+    assert_eq!(subscriber.messages(), [""; 0]);
     assert_eq!(server.queued("k"), 600);
     bound.close();
     eventually("the bound hold ends", || server.ask("EXISTS bound") == "0");

@@ -1,4 +1,4 @@
-//! Nobody starves: neither in the queue, nor outside of it.
+//! Nobody starves, in the queue or outside it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use rlock_testkit::client::{Client, PATIENCE, request};
 /// The unlock channel of `k`.
 const UNLOCKED: &str = "redisson_lock__channel:{k}";
 
-/// Takes `k` as a client of another kind does, by the server's own commands; nil if it has it.
+/// Takes `k` with the server's own commands, as another kind of client does; nil if it got the lock.
 const TAKE: &str = "if redis.call('exists', KEYS[1]) == 0 then \
     redis.call('hincrby', KEYS[1], ARGV[1], 1) redis.call('pexpire', KEYS[1], 60000) return nil end \
     return redis.call('pttl', KEYS[1])";
@@ -27,7 +27,7 @@ fn queue(server: &Server, client: &Client, count: usize) {
     assert_eq!(server.queued("k"), count);
 }
 
-/// Releases the lock, and tells whether it was free right after that.
+/// Releases the lock, and returns whether it was free right after that.
 fn is_left_free_by(client: &Client, owner: &str) -> bool {
     let release = request(&["RLOCK.RELEASE", "k", owner]);
     client.send_bytes(&[release, request(&["EXISTS", "k"])].concat());
@@ -36,7 +36,7 @@ fn is_left_free_by(client: &Client, owner: &str) -> bool {
 }
 
 #[test]
-fn lock_is_offered_to_listeners_after_so_many_hand_offs() {
+fn lock_is_offered_to_listeners_after_that_number_of_hand_offs() {
     for (yield_after, count) in [("1", 6), ("5", 20), ("64", 200)] {
         let server = Server::start();
         if yield_after != "64" {
@@ -57,7 +57,7 @@ fn lock_is_offered_to_listeners_after_so_many_hand_offs() {
                 in_a_row = 0;
             }
             in_a_row += 1;
-            // When nobody took it, it goes on in the queue.
+            // If nobody took it, the queue continues.
             last = format!("owner-{number}");
             assert!(granted.message().ends_with(&format!(" {last} k")));
         }
@@ -96,11 +96,11 @@ fn offered_lock_stays_with_the_foreign_client_that_takes_it() {
     let c = wait_for(&server, "k", "owner-c", 2);
     a.ask("RLOCK.RELEASE k owner-a");
     b.fence();
-    // One hand-off was one in a row. Nobody of the module's own is served meanwhile, except to wait.
+    // One hand-off was the only one in a row. Meanwhile the module's own clients can only wait.
     let release = request(&["RLOCK.RELEASE", "k", "owner-b"]);
     let take = request(&["EVAL", TAKE, "1", "k", "5f0e:1"]);
-    let barge = request(&["RLOCK.ACQUIRE", "k", "owner-x", "60000"]);
-    b.send_bytes(&[release, barge, take].concat());
+    let early_request = request(&["RLOCK.ACQUIRE", "k", "owner-x", "60000"]);
+    b.send_bytes(&[release, early_request, take].concat());
     assert_eq!(b.answer(), "0");
     assert_eq!(b.answer(), "nil");
     assert_eq!(b.answer(), "nil");
@@ -113,7 +113,7 @@ fn offered_lock_stays_with_the_foreign_client_that_takes_it() {
 }
 
 #[test]
-fn foreign_client_gets_the_lock_among_a_steady_stream_of_hand_offs() {
+fn foreign_client_gets_the_lock_during_endless_hand_offs() {
     let server = Server::start();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {

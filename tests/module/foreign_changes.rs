@@ -1,4 +1,4 @@
-//! What others do to the key of a lock, by the server's own commands.
+//! Changes of a lock's key by the server's own commands.
 
 use redis::Value;
 
@@ -7,7 +7,7 @@ use rlock_testkit::Server;
 use rlock_testkit::client::eventually;
 
 #[test]
-fn whatever_ends_the_hold_lets_the_next_in() {
+fn next_waiter_is_granted_whatever_ends_the_hold() {
     let server = Server::start();
     for change in [
         "DEL k",
@@ -28,8 +28,8 @@ fn whatever_ends_the_hold_lets_the_next_in() {
         "HDEL k owner-a rlock:fence",
     ] {
         let contest = Contest::on(&server);
-        // On a connection of its own: Valkey 8.1 leaves it in the database that it moved a key
-        // to, when a module listens to key events.
+        // On a separate connection: if a module listens to key events, Valkey 8.1 leaves this connection in the
+        // database to which it moved a key.
         server.client().ask(change);
         let fence = contest.assert_handed_over();
         assert_eq!(
@@ -91,7 +91,7 @@ fn key_removed_and_taken_in_one_transaction_stays_with_its_taker() {
 fn lock_taken_and_released_by_scripts_is_the_same_lock() {
     let server = Server::start();
     let c = server.client();
-    // A client of another kind: one field with a count, the TTL as lease, a message when it is done.
+    // Another kind of client: one field with a count, the TTL as lease, a message after the release.
     let take = "if redis.call('exists', KEYS[1]) == 0 or redis.call('hexists', KEYS[1], ARGV[2]) == 1 then \
         redis.call('hincrby', KEYS[1], ARGV[2], 1) redis.call('pexpire', KEYS[1], ARGV[1]) return nil end \
         return redis.call('pttl', KEYS[1])";
@@ -116,14 +116,14 @@ fn lock_taken_and_released_by_scripts_is_the_same_lock() {
         Value::Int(0)
     );
     waiter.fence();
-    // It is refused in turn, learns the time left, and hears of the release.
-    let mut heard = server.listen(&[channel]);
+    // It is refused too, gets the remaining time, and receives the unlock message.
+    let mut subscriber = server.listen(&[channel]);
     let Value::Int(left) = c.call(&["EVAL", take, "1", "k", "60000", owner]) else {
         panic!("a time")
     };
     assert!((1..=60_000).contains(&left));
     assert_eq!(waiter.ask("RLOCK.RELEASE k owner-b"), "0");
-    assert_eq!(heard.message(), "0");
+    assert_eq!(subscriber.message(), "0");
     assert_eq!(
         c.call(&["EVAL", take, "1", "k", "60000", owner]),
         Value::Nil
@@ -132,7 +132,7 @@ fn lock_taken_and_released_by_scripts_is_the_same_lock() {
 }
 
 #[test]
-fn waiters_wait_on_while_the_key_holds_something_else() {
+fn waiters_keep_waiting_while_the_key_holds_other_data() {
     let server = Server::start();
     for (set, clear) in [
         ("SET k text", "DEL k"),
@@ -165,12 +165,12 @@ fn swapped_databases_keep_each_queue_with_its_database() {
     let (c, d) = (server.client(), server.client());
     c.ask("SELECT 1");
     d.ask("SELECT 1");
-    // In database 1 the lock is held, too, and waited for.
+    // In database 1 the lock is held too, and has a waiter.
     c.number("RLOCK.ACQUIRE k owner-c 60000");
     d.send("RLOCK.ACQUIRE k owner-d 60000 WAIT 0");
     eventually("both wait", || server.counter("waiters") == 2);
     server.ask("SWAPDB 0 1");
-    // Each queue waits for what is in its database now.
+    // Each queue waits for the key that is in its database now.
     assert_eq!(server.counter("waiters"), 2);
     assert_eq!(server.ask("RLOCK.RELEASE k owner-c"), "0");
     contest.assert_handed_over();

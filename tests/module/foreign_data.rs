@@ -1,4 +1,4 @@
-//! What others have put under the name of a lock: other types, dumps, copies, and hashes at their limits.
+//! Other data under the name of a lock: other types, dumps, copies, and hashes at their limits.
 
 use redis::Value;
 
@@ -73,7 +73,7 @@ fn copy_of_a_lock_is_another_lock() {
 }
 
 #[test]
-fn fields_of_the_module_name_no_owner() {
+fn reserved_fields_are_not_owners() {
     let server = Server::start();
     let a = server.client();
     a.ask("HSET k owner-a 1 rlock:something 5");

@@ -1,4 +1,4 @@
-//! A waiter that has gone delays nobody, whenever it goes; a holder that has gone keeps its lease.
+//! A disconnected waiter delays nobody, whenever it disconnects; a disconnected holder keeps its lease.
 
 use std::time::Duration;
 
@@ -56,7 +56,7 @@ fn grant_to_a_waiter_killed_in_the_same_turn_is_passed_on() {
     }
 }
 
-/// A client that waits by message, and listens by the same connection.
+/// A client that waits by message, and listens on the same connection.
 fn listen_and_wait(server: &Server) -> Client {
     let waiter = server.client_resp3();
     waiter.ask("SUBSCRIBE c");
@@ -68,7 +68,7 @@ fn listen_and_wait(server: &Server) -> Client {
 #[test]
 fn grant_by_message_to_a_connection_killed_in_the_same_turn_is_passed_on() {
     let server = Server::start();
-    let mut heard = server.listen(&["c"]);
+    let mut subscriber = server.listen(&["c"]);
     for round in 1..=20 {
         let holder = server.client();
         holder.number("RLOCK.ACQUIRE k owner-a 60000");
@@ -80,11 +80,11 @@ fn grant_by_message_to_a_connection_killed_in_the_same_turn_is_passed_on() {
         assert_eq!(holder.answer(), "0");
         let fence = next.fence();
         assert_eq!(server.counter("undelivered_grants"), round);
-        // A listener elsewhere receives a message that it was lost.
-        let granted = heard.message();
+        // A listener on another connection receives a `lost` message.
+        let granted = subscriber.message();
         let lost = granted.replace("grant ", "lost ");
         assert_ne!(granted, lost);
-        assert_eq!(heard.message(), lost);
+        assert_eq!(subscriber.message(), lost);
         assert_eq!(server.ask("RLOCK.RENEW k owner-c 60000"), fence.to_string());
         assert_eq!(next.ask("RLOCK.RELEASE k owner-c"), "0");
     }
@@ -108,9 +108,9 @@ fn grant_by_message_stands_when_its_connection_closes_later() {
     assert_eq!(server.counter("undelivered_grants"), 0);
 }
 
-/// A client library asks again on another connection, and learns that it holds the lock: then it does.
+/// A client library asks again on another connection, and learns that it holds the lock: then the grant stands.
 #[test]
-fn grant_that_its_owner_has_heard_of_elsewhere_is_not_passed_on() {
+fn grant_known_to_its_owner_is_not_passed_on() {
     let server = Server::start();
     for (wait, again) in [
         ("ACQUIRE k owner-b 60000", "ACQUIRE k owner-b 60000"),
@@ -141,7 +141,7 @@ fn grant_that_its_owner_has_heard_of_elsewhere_is_not_passed_on() {
         a.send_bytes(&turn.concat());
         assert_eq!((a.answer(), a.answer()), ("0".into(), "1".into()));
         assert_ne!(a.answer(), "nil", "{again}");
-        // The end of the killed call has been dealt with when another turn is over.
+        // The end of the killed call has been handled when another turn is over.
         server.ask("PING");
         assert!(next.reply_within(Duration::from_millis(50)).is_none());
         assert_eq!(server.owners("k"), ["owner-b"], "{again}");
@@ -155,18 +155,20 @@ fn grant_that_its_owner_has_heard_of_elsewhere_is_not_passed_on() {
 }
 
 #[test]
-fn lock_granted_to_the_dead_becomes_free_when_nobody_else_waits() {
+fn lock_granted_to_a_closed_connection_becomes_free_without_other_waiters() {
     let server = Server::start();
     let contest = Contest::on(&server);
-    let mut heard = server.listen_to_unlocks();
+    let mut subscriber = server.listen_to_unlocks();
     let id = contest.waiter.id().to_string();
     let kill = request(&["CLIENT", "KILL", "ID", &id]);
     contest
         .holder
         .send_bytes(&[request(&["RLOCK.RELEASE", "k", "owner-a"]), kill].concat());
     assert_eq!(contest.holder.answer(), "0");
-    eventually("no ghost holds the lock", || server.ask("EXISTS k") == "0");
-    assert_eq!(heard.message(), "0");
+    eventually("no disconnected waiter holds the lock", || {
+        server.ask("EXISTS k") == "0"
+    });
+    assert_eq!(subscriber.message(), "0");
 }
 
 #[test]
@@ -181,12 +183,14 @@ fn whole_queue_killed_in_the_turn_of_the_release_leaves_the_lock_free() {
         turn.extend(request(&["CLIENT", "KILL", "ID", &waiter.id().to_string()]));
     }
     contest.holder.send_bytes(&turn);
-    eventually("no ghost holds the lock", || server.ask("EXISTS k") == "0");
+    eventually("no disconnected waiter holds the lock", || {
+        server.ask("EXISTS k") == "0"
+    });
     assert_eq!(server.counter("waiters"), 0);
 }
 
 #[test]
-fn waiters_that_go_at_any_moment_leave_no_ghost() {
+fn waiters_that_disconnect_at_any_moment_leave_no_place() {
     let server = Server::start();
     let holder = server.client();
     for round in 0..200_u32 {
@@ -200,7 +204,7 @@ fn waiters_that_go_at_any_moment_leave_no_ghost() {
         eventually("the connection ends", || {
             server.info("clients", "blocked_clients") == "0"
         });
-        // A grant that was sent in time stands, until its owner or its lease ends it.
+        // A grant that was sent in time stands until its owner or its lease ends it.
         server.ask("RLOCK.RELEASE k owner-b");
         eventually("the lock is free", || server.ask("EXISTS k") == "0");
     }
@@ -208,7 +212,7 @@ fn waiters_that_go_at_any_moment_leave_no_ghost() {
 }
 
 #[test]
-fn killed_waiter_gives_back_its_memory() {
+fn killed_waiter_frees_its_memory() {
     let server = Server::start();
     let holder = server.client();
     holder.number("RLOCK.ACQUIRE k owner-a 60000");
@@ -233,14 +237,14 @@ fn killed_waiter_gives_back_its_memory() {
     round();
     let before = used();
     let during = round();
-    // The server frees a connection's buffers in its own time.
+    // The server frees a connection's buffers later.
     eventually("the memory is freed", || {
         used() < before + (during - before) / 4
     });
 }
 
 #[test]
-fn whole_hold_of_an_upgrader_that_is_killed_as_it_is_granted_is_passed_on() {
+fn undelivered_upgrade_passes_on_the_whole_hold() {
     let server = Server::start();
     for round in 1..=20 {
         let (upgrader, other) = (server.client(), server.client());

@@ -1,4 +1,4 @@
-//! Shared and upgraded holds and those of several locks, on replicas, on disk, and after a fail-over.
+//! Shared and upgraded holds, and holds of several locks: on replicas, on disk, and after a fail-over.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ const KEYS: [&str; 7] = [
     "foreign",
 ];
 
-/// Takes locks of all kinds, through everything that changes them, and leaves some held.
+/// Takes locks of all kinds, changes them in every way, and leaves some held.
 pub(crate) fn exercise(server: &Server) {
     let a = server.client();
     let contest = Contest::on(server);
@@ -35,7 +35,7 @@ pub(crate) fn exercise(server: &Server) {
     let last = wait_for(server, "k", "owner-d", 1);
     a.ask("RLOCK.FORCE k");
     last.fence();
-    // By others' doing, after an event.
+    // By commands of others, after an event.
     let other = wait_for(server, "k", "owner-e", 1);
     a.ask("DEL k");
     other.fence();
@@ -59,7 +59,7 @@ pub(crate) fn exercise(server: &Server) {
     eventually("one lease ends", || {
         !server.owners("shared").contains(&"short".into())
     });
-    // Whatever is left of it goes with the next change.
+    // The next change removes the rest.
     a.number("RLOCK.ACQUIRE shared owner-4 60000 SHARED");
 
     a.number("RLOCK.ACQUIRE upgraded owner-a 60000 SHARED");
@@ -98,7 +98,7 @@ fn facts(server: &Server) -> Vec<(BTreeMap<String, String>, String)> {
         .into()
 }
 
-/// The holders can go on, and nobody else gets in.
+/// The holders can continue, and nobody else gets in.
 #[track_caller]
 fn assert_kept(server: &Server, facts: &[(BTreeMap<String, String>, String)]) {
     let a = server.client();
@@ -106,7 +106,7 @@ fn assert_kept(server: &Server, facts: &[(BTreeMap<String, String>, String)]) {
     let terms = fence_of(0, "rlock:holder:owner-p");
     let fence = terms.split(' ').nth(1).expect("a fence");
     assert_eq!(a.ask("RLOCK.RENEW shared owner-p 60000"), fence);
-    // One of the 30 has gone: 29, and 7.
+    // One of the 30 is gone: 29, and 7.
     for (limit, fits) in [(36, false), (37, true)] {
         let line = format!("RLOCK.ACQUIRE shared late 60000 SHARED LIMIT {limit}");
         assert_eq!(a.ask(&line) != "nil", fits, "{limit}");
@@ -156,7 +156,7 @@ fn replicas_with_and_without_the_module_have_the_same_facts() {
 }
 
 #[test]
-fn promoted_replica_goes_on_with_holds_of_all_kinds() {
+fn promoted_replica_keeps_holds_of_all_kinds() {
     let (primary, replica) = replicated();
     exercise(&primary);
     await_in_step(&primary, &replica);
@@ -218,7 +218,7 @@ fn grants_of_one_step_are_one_transaction_in_the_file() {
 }
 
 #[test]
-fn holds_of_all_kinds_come_back_from_a_dump() {
+fn holds_of_all_kinds_survive_a_dump() {
     let mut server = Server::start();
     exercise(&server);
     let facts_before = facts(&server);
@@ -260,7 +260,7 @@ fn crash_with_requests_for_several_leaves_all_or_none() {
 #[test]
 fn demotion_ends_the_waits_of_all_kinds() {
     let (primary, replica) = replicated();
-    let mut heard = primary.listen(&["c"]);
+    let mut subscriber = primary.listen(&["c"]);
     let a = primary.client();
     a.number("RLOCK.ACQUIRE k owner-a 60000 SHARED BIND 0");
     a.number("RLOCK.ACQUIRE k owner-b 60000 SHARED");
@@ -273,10 +273,10 @@ fn demotion_ends_the_waits_of_all_kinds() {
     let several = primary.client();
     several.send("RLOCK.MACQUIRE owner-m 60000 2 k2 k WAIT 0");
     primary.await_queued("k", 3);
-    let told = "RLOCK.MACQUIRE owner-n 60000 2 k3 k WAIT 0 NOTIFY c";
-    assert_eq!(a.ask(told), "WAITING");
+    let request = "RLOCK.MACQUIRE owner-n 60000 2 k3 k WAIT 0 NOTIFY c";
+    assert_eq!(a.ask(request), "WAITING");
     let last = wait_for(&primary, "k", "owner-w", 5);
-    // A kept place goes silently, and so does one whose call waits still.
+    // A kept place ends silently, even if its call still waits.
     let kept = "RLOCK.ACQUIRE k owner-k 60000 WAIT 1 KEEP 60000";
     assert_eq!(a.ask(kept), "nil");
     let keeps = primary.client();
@@ -289,15 +289,15 @@ fn demotion_ends_the_waits_of_all_kinds() {
         let answer = client.answer();
         assert!(answer.starts_with("UNBLOCKED "), "{answer}");
     }
-    assert_eq!(heard.message(), "withdrawn 0 owner-n k3");
+    assert_eq!(subscriber.message(), "withdrawn 0 owner-n k3");
     eventually("no request is left", || {
         primary.counter("waiters") == 0 && primary.counter("contended_locks") == 0
     });
     eventually("no watch is left", || primary.counter("watches") == 0);
-    // The connection of a bound hold may end here: the lock is another server's matter.
+    // The connection of a bound hold may end here: another server has the lock now.
     a.close();
     let there = replica.client();
     there.number("RLOCK.RENEW k owner-a 60000");
     assert_eq!(replica.owners("k"), ["owner-a", "owner-b"]);
-    assert_eq!(heard.messages(), [""; 0]);
+    assert_eq!(subscriber.messages(), [""; 0]);
 }

@@ -1,4 +1,4 @@
-//! Places in queues that outlive the calls that asked for them: `KEEP`.
+//! Places in queues that outlive their calls: `KEEP`.
 
 use crate::contest::{Contest, wait_for};
 use rlock_testkit::Server;
@@ -33,7 +33,7 @@ impl Kept {
 }
 
 #[test]
-fn place_outlives_each_end_of_its_call_and_is_gone_on_in() {
+fn place_outlives_each_end_of_its_call_and_can_be_resumed() {
     let server = Server::start();
     let mut ends = vec!["wait", "close", "kill"];
     if server.is_at_least((7, 4), (8, 0)) {
@@ -89,7 +89,7 @@ fn place_outlives_each_end_of_its_call_and_is_gone_on_in() {
 }
 
 #[test]
-fn end_of_a_call_is_counted_and_so_is_the_wait_that_goes_on() {
+fn end_of_a_call_and_the_resumed_wait_are_counted() {
     let server = Server::start();
     let Kept { holder, next } = Kept::on(&server);
     assert_eq!(server.counter("wait_timeouts"), 1);
@@ -99,7 +99,7 @@ fn end_of_a_call_is_counted_and_so_is_the_wait_that_goes_on() {
     eventually("it waits again", || server.counter("places_kept") == 0);
     assert_eq!(server.counter("waits"), 3);
     again.close();
-    // The call has gone; the end of the grace is not counted once more.
+    // The call has ended; the end of the grace does not count again.
     server.await_queued("k", 1);
     assert_eq!(server.counter("waiters_gone"), 1);
     holder.ask("RLOCK.RELEASE k owner-a");
@@ -133,7 +133,7 @@ fn module_with_a_kept_place_is_not_unloaded() {
 }
 
 #[test]
-fn places_end_with_a_role_that_is_given_back_in_the_same_turn() {
+fn places_end_with_a_demotion_reversed_in_the_same_turn() {
     let server = Server::start();
     let kept = Kept::on(&server);
     let waiting = server.client();

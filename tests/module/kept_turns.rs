@@ -1,4 +1,4 @@
-//! Kept places when their turn comes: tries, polls, requests for several locks, and grants that reach nobody.
+//! Kept places when their turn comes: tries, polls, requests for several locks, and undelivered grants.
 
 use crate::contest::wait_for;
 use crate::kept_places::await_kept;
@@ -12,7 +12,7 @@ fn holder(server: &Server, mode: &str) -> Client {
     client
 }
 
-/// Sends the commands in one piece, so that they are carried out in one turn of the server.
+/// Sends the commands in one piece, so that one turn of the server carries them out.
 fn at_once(client: &Client, lines: &[&str]) {
     let requests: Vec<_> = lines.iter().map(|line| request(&words(line))).collect();
     client.send_bytes(&requests.concat());
@@ -34,7 +34,7 @@ fn contexts_that_cannot_block_try_from_the_kept_place() {
     assert_ne!(in_script(), "nil");
     assert_eq!(server.counter("places_kept"), 0);
     assert_eq!(b.ask("RLOCK.RELEASE k owner-b"), "0");
-    // Where there is no place, none is made.
+    // A try without a place creates none.
     holder(&server, "");
     assert_eq!(in_script(), "nil");
     at_once(&b, &["MULTI", wait, "EXEC"]);
@@ -44,9 +44,9 @@ fn contexts_that_cannot_block_try_from_the_kept_place() {
 }
 
 #[test]
-fn one_that_polls_keeps_its_turn_against_a_blocked_waiter_that_came_later() {
+fn polling_owner_keeps_its_turn_before_a_later_blocked_waiter() {
     let server = Server::start();
-    let mut heard = server.listen(&["c"]);
+    let mut subscriber = server.listen(&["c"]);
     let a = holder(&server, "");
     let poller = server.client();
     let poll = "RLOCK.ACQUIRE k owner-p 60000 WAIT 1 KEEP 60000";
@@ -56,20 +56,20 @@ fn one_that_polls_keeps_its_turn_against_a_blocked_waiter_that_came_later() {
         assert_eq!(poller.ask(poll), "nil");
         assert_eq!(server.lock("k").waiting(), ["owner-p", "owner-c"]);
     }
-    // The lock is released just while it asks.
+    // The lock is released just before it asks.
     at_once(
         &a,
         &[&format!("{poll} NOTIFY c"), "RLOCK.RELEASE k owner-a"],
     );
     assert_eq!((a.answer(), a.answer()), ("WAITING".into(), "0".into()));
-    assert!(heard.message().starts_with("grant "));
+    assert!(subscriber.message().starts_with("grant "));
     assert!(later.reply_by_now().is_none());
     assert_eq!(a.ask("RLOCK.RELEASE k owner-p"), "0");
     later.fence();
 }
 
 #[test]
-fn place_of_one_whose_connection_ends_as_it_is_granted_is_kept() {
+fn place_is_kept_if_the_connection_ends_during_the_grant() {
     let server = Server::start();
     for round in 1..=10 {
         let a = holder(&server, "");
@@ -98,7 +98,7 @@ fn place_of_one_whose_connection_ends_as_it_is_granted_is_kept() {
 }
 
 #[test]
-fn places_of_several_locks_are_kept_when_the_grant_reaches_nobody() {
+fn places_of_several_locks_are_kept_if_the_grant_is_undelivered() {
     let server = Server::start();
     for by in ["", " NOTIFY unheard-of"] {
         let a = server.client();

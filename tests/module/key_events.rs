@@ -4,16 +4,16 @@ use crate::contest::Contest;
 use rlock_testkit::Server;
 
 fn events(server: &Server, during: impl FnOnce()) -> Vec<String> {
-    let mut heard = server.listen(&["__keyspace@0__:k"]);
+    let mut subscriber = server.listen(&["__keyspace@0__:k"]);
     during();
-    let messages = heard.messages().into_iter();
+    let messages = subscriber.messages().into_iter();
     messages
         .filter_map(|message| Some(message.split_once(": ")?.1.to_owned()))
         .collect()
 }
 
 #[test]
-fn each_change_gives_the_events_of_its_native_commands() {
+fn each_change_emits_the_events_of_its_native_commands() {
     let server = Server::configured(&["notify-keyspace-events KEA"]);
     let a = server.client();
     let acquired = events(&server, || _ = a.number("RLOCK.ACQUIRE k owner-a 60000"));
@@ -35,7 +35,7 @@ fn each_change_gives_the_events_of_its_native_commands() {
 }
 
 #[test]
-fn what_changes_nothing_gives_no_event() {
+fn command_without_a_change_emits_no_event() {
     let server = Server::configured(&["notify-keyspace-events KEA"]);
     let contest = Contest::on(&server);
     let seen = events(&server, || {
@@ -52,7 +52,7 @@ fn what_changes_nothing_gives_no_event() {
 }
 
 #[test]
-fn hand_off_gives_the_events_of_the_new_hold() {
+fn hand_off_emits_the_events_of_the_new_hold() {
     let server = Server::configured(&["notify-keyspace-events KEA"]);
     let contest = Contest::on(&server);
     contest.holder.number("RLOCK.RENEW k owner-a 50000");
@@ -60,7 +60,7 @@ fn hand_off_gives_the_events_of_the_new_hold() {
         contest.holder.ask("RLOCK.RELEASE k owner-a");
         contest.assert_handed_over();
     });
-    // The key is never away in between.
+    // The key always exists in between.
     for event in ["hset", "hdel", "expire"] {
         assert!(seen.iter().any(|it| it == event), "{seen:?}");
     }
@@ -68,7 +68,7 @@ fn hand_off_gives_the_events_of_the_new_hold() {
 }
 
 #[test]
-fn shared_holds_give_the_events_of_their_native_commands() {
+fn shared_holds_emit_the_events_of_their_native_commands() {
     let server = Server::configured(&["notify-keyspace-events KEA"]);
     let a = server.client();
     let give = |line: &str| events(&server, || _ = a.ask(line));
@@ -80,7 +80,7 @@ fn shared_holds_give_the_events_of_their_native_commands() {
         give("RLOCK.ACQUIRE k owner-b 90000 SHARED"),
         ["hset", "expire"]
     );
-    // The key lives as long as its longest lease.
+    // The key exists as long as its longest lease.
     assert_eq!(give("RLOCK.ACQUIRE k owner-c 50000 SHARED"), ["hset"]);
     assert_eq!(give("RLOCK.RENEW k owner-a 60000"), ["hset"]);
     assert_eq!(give("RLOCK.RELEASE k owner-c"), ["hdel"]);

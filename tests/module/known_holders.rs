@@ -1,4 +1,4 @@
-//! A shared lock that others change: what the module remembers of its holders never decides against the key.
+//! A shared lock that others change: the module never trusts its cache of holders against the key.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use rlock_testkit::client::{Client, eventually};
 const FEW: usize = 3;
 const MANY: usize = 40;
 
-/// Takes two shared locks, whose holders are different ones, and uses each hold once more.
+/// Takes two shared locks with different holders, and uses each hold once more.
 fn prepare(server: &Server, count: usize) -> Client {
     server.ask("FLUSHALL");
     let client = server.client();
@@ -27,9 +27,9 @@ fn prepare(server: &Server, count: usize) -> Client {
     client
 }
 
-/// Asserts that commands find those holders of `k` that are in its hash, each with its fence, and no others.
+/// Asserts that commands find the holders of `k` that are in its hash, each with its fence, and no others.
 ///
-/// What was changed by hand is met at the latest when the holder asks whose it is.
+/// A change by hand is found at the latest when the holder uses its hold.
 #[track_caller]
 fn assert_agrees(server: &Server, change: &str) {
     let hash = server.hash("k");
@@ -69,7 +69,7 @@ fn assert_agrees(server: &Server, change: &str) {
     );
 }
 
-/// Both with few holders and with many, before and after the module listens to what happens to keys.
+/// With few and with many holders, before and after the module listens to key events.
 fn everywhere(test: impl Fn(&Server, usize)) {
     let server = Server::start();
     for count in [2, FEW, MANY] {
@@ -98,7 +98,7 @@ fn restored(client: &Client, dump: &[u8]) {
 }
 
 #[test]
-fn lock_put_in_the_place_of_another_has_its_own_holders() {
+fn lock_that_replaces_another_has_its_own_holders() {
     everywhere(|server, count| {
         for change in [
             "RENAME k2 k",
@@ -123,7 +123,7 @@ fn lock_put_in_the_place_of_another_has_its_own_holders() {
 }
 
 #[test]
-fn lock_that_comes_back_has_the_holders_it_comes_with() {
+fn restored_lock_has_its_stored_holders() {
     everywhere(|server, count| {
         let a = prepare(server, count);
         let old = dumped(&a, "k");
@@ -148,10 +148,10 @@ fn lock_that_comes_back_has_the_holders_it_comes_with() {
 }
 
 #[test]
-fn lease_of_a_lock_that_comes_back_is_the_one_it_comes_with() {
+fn restored_lock_has_its_stored_lease() {
     everywhere(|server, count| {
         let a = prepare(server, count);
-        // In the copy, leases are longer than what is remembered of the lock; its fields and fences are the same.
+        // In the copy, leases are longer than in the module's cache; its fields and fences are the same.
         for number in 0..count {
             a.number(&format!("RLOCK.RENEW k owner-{number} 200"));
         }
@@ -170,7 +170,7 @@ fn lease_of_a_lock_that_comes_back_is_the_one_it_comes_with() {
 }
 
 #[test]
-fn fields_changed_by_hand_are_believed() {
+fn fields_changed_by_hand_are_accepted() {
     everywhere(|server, count| {
         let changes: [(&str, &[&str]); 9] = [
             ("one removed", &["HDEL k owner-0 rlock:holder:owner-0"]),
@@ -210,7 +210,7 @@ fn fields_changed_by_hand_are_believed() {
     });
 }
 
-/// Sends a line whose terms of a holder, `{end} 7 1`, are one argument.
+/// Sends a line in which a holder's terms, `{end} 7 1`, are one argument.
 fn by_hand(client: &Client, line: &str, end: &str) {
     let Some((before, terms)) = line.split_once("{end}") else {
         client.ask(line);
@@ -225,7 +225,7 @@ fn by_hand(client: &Client, line: &str, end: &str) {
 }
 
 #[test]
-fn count_changed_by_hand_is_believed() {
+fn count_changed_by_hand_is_accepted() {
     everywhere(|server, count| {
         let a = prepare(server, count);
         a.ask("HSET k owner-1 5");
@@ -248,7 +248,7 @@ fn count_changed_by_hand_is_believed() {
 }
 
 #[test]
-fn shared_lock_without_a_lease_is_none() {
+fn shared_hash_without_a_lease_is_not_a_lock() {
     everywhere(|server, count| {
         let a = prepare(server, count);
         let before = server.hash("k");
@@ -275,16 +275,16 @@ fn shared_lock_without_a_lease_is_none() {
 }
 
 #[test]
-fn lease_cut_by_others_ends_all_that_are_longer() {
+fn lease_cut_by_others_cuts_all_longer_leases() {
     everywhere(|server, count| {
         let a = prepare(server, count);
-        let mut heard = server.listen(&["c"]);
+        let mut subscriber = server.listen(&["c"]);
         a.number("RLOCK.ACQUIRE k owner-0 60000 SHARED NOTIFY c");
         assert_eq!(a.ask("PEXPIRE k 40"), "1");
-        assert!(heard.message().starts_with("lost "));
+        assert!(subscriber.message().starts_with("lost "));
         assert_eq!(a.ask("RLOCK.RENEW k owner-1 60000"), "nil");
         assert_eq!(a.ask("EXISTS k"), "0");
-        // One that is renewed has its own again; the others stay cut.
+        // A renewed hold has its own lease again; the others stay cut.
         let a = prepare(server, count);
         assert_eq!(a.ask("PEXPIRE k 20000"), "1");
         let end = a.number("PEXPIRETIME k");
@@ -297,7 +297,7 @@ fn lease_cut_by_others_ends_all_that_are_longer() {
             assert_eq!(is_cut, number != 1, "owner-{number}: {terms}");
             assert_eq!(hash[&format!("owner-{number}")], "1");
         }
-        // Longer than the longest lease it is of no use.
+        // Beyond the longest lease it has no effect.
         let a = prepare(server, count);
         let end = a.number("PEXPIRETIME k");
         assert_eq!(a.ask("EXPIRE k 600"), "1");
@@ -306,9 +306,9 @@ fn lease_cut_by_others_ends_all_that_are_longer() {
     });
 }
 
-/// Only `UNLINK`, not a command of ours, tells that the lock is gone.
+/// Only `UNLINK`, not a command of the module, ends the lock.
 #[test]
-fn what_is_remembered_of_a_shared_lock_goes_with_its_key() {
+fn cache_of_a_shared_lock_ends_with_its_key() {
     const LOCKS: usize = 4000;
     let server = Server::start();
     let client = server.client();
@@ -336,7 +336,7 @@ fn what_is_remembered_of_a_shared_lock_goes_with_its_key() {
     assert!(bytes < 40, "{bytes} bytes are left of each lock");
 }
 
-/// What `RLOCK.INFO` shows of a lock: its mode, and each holder with its count and permits; none if it is no lock.
+/// `RLOCK.INFO` of a lock: its mode, and each holder with its count and permits; none if it is not a lock.
 type Seen = Option<(String, BTreeMap<String, [i64; 2]>)>;
 
 fn seen(server: &Server, key: &str) -> Seen {
@@ -354,7 +354,7 @@ fn seen(server: &Server, key: &str) -> Seen {
 
 const EDITORS: [&str; 4] = ["o", "p", "q", "r"];
 
-/// Changes `k` by hand, in one of the ways that docs/data.md has. Whom that concerns is the result.
+/// Changes `k` by hand, in one of the ways in docs/data.md. Returns the owners concerned.
 fn edit(client: &Client, numbers: &mut Numbers, now_ms: i64) -> &'static str {
     let owner = EDITORS[numbers.below(EDITORS.len())];
     let terms = format!("rlock:holder:{owner}");
@@ -391,7 +391,7 @@ fn edit(client: &Client, numbers: &mut Numbers, now_ms: i64) -> &'static str {
     owner
 }
 
-/// What a command answers, and what it makes of a lock, by what `RLOCK.INFO` showed before. `None` is `WRONGTYPE`.
+/// The expected reply of a command and the lock after it, given `RLOCK.INFO` before. `None` is `WRONGTYPE`.
 fn expected(command: usize, owner: &str, before: &Seen) -> (Option<String>, Seen) {
     let Some((mode, holders)) = before.clone() else {
         return (None, None);
@@ -447,8 +447,8 @@ fn expected(command: usize, owner: &str, before: &Seen) -> (Option<String>, Seen
     (Some(answer.to_owned()), Some((mode, after)))
 }
 
-/// In a random walk of changes by hand and of commands, what `RLOCK.INFO` shows is what commands act on, and what they
-/// name no holder of stays as it is.
+/// A random walk of changes by hand and of commands: commands act on the state that `RLOCK.INFO` shows, and leave the
+/// holders that they do not name unchanged.
 #[test]
 fn commands_on_a_lock_changed_by_hand_act_on_what_info_shows() {
     let server = Server::start();
@@ -458,7 +458,8 @@ fn commands_on_a_lock_changed_by_hand_act_on_what_info_shows() {
         for step in 0..1000 {
             let mut owner = EDITORS[numbers.below(EDITORS.len())];
             if numbers.below(3) == 0 {
-                // It is read again when the number of its fields or its fence is another, or for whom it concerns.
+                // It is read again if the number of its fields or its fence has changed, or for the holders
+                // concerned.
                 let known = || (a.ask("HLEN k"), a.ask("HGET k rlock:fence"));
                 let (before, now_ms) = (known(), server_ms(&a));
                 let mut concerned = BTreeSet::new();
@@ -517,7 +518,7 @@ fn server_ms(client: &Client) -> i64 {
 
 /// Reading all of them takes a hundred times as long as one renewal.
 #[test]
-fn lock_with_many_holders_is_not_read_again_for_what_is_done_elsewhere() {
+fn lock_with_many_holders_is_not_read_again_for_other_commands() {
     let server = Server::start();
     let a = server.client();
     for number in 0..3000 {

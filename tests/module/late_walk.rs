@@ -1,7 +1,7 @@
-//! A random walk on a server that is held back, so that commands come after a deadline and before the timer, while
-//! listeners come and go.
+//! A random walk on a delayed server, so that commands come after a deadline and before the timer, while listeners
+//! subscribe and leave.
 //!
-//! Each request has one outcome, after its reply, and nobody is granted who was gone by then.
+//! Each request has one outcome, after its reply, and a disconnected client is granted nothing.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ const ACTORS: usize = 8;
 const KEYS: usize = 4;
 const STEPS: usize = 4000;
 
-/// What is known of the request that an actor has made last.
+/// The known state of an actor's latest request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Asked,
@@ -25,10 +25,10 @@ enum Stage {
     Over,
 }
 
-/// A connection that has one request at a time, of a new owner each.
+/// A connection with one request at a time, each of a new owner.
 struct Actor {
     client: Client,
-    /// Those without one are blocked.
+    /// Actors without one are blocked.
     channel: Option<String>,
     listens: bool,
     owner: String,
@@ -41,7 +41,7 @@ struct Walk<'a> {
     actors: Vec<Actor>,
     numbers: Numbers,
     owners: usize,
-    /// The lock that is asked for next, if that is not left to chance.
+    /// The lock of the next request, unless it is random.
     aim: Option<usize>,
     outcomes: BTreeMap<&'static str, usize>,
 }
@@ -63,7 +63,7 @@ impl Actor {
         }
     }
 
-    /// Takes what has arrived. An outcome comes once, and after its reply.
+    /// Takes the messages so far. An outcome comes once, and after its reply.
     fn read(&mut self) -> Option<&'static str> {
         let value = self.client.reply_by_now()?;
         let line = match &value {
@@ -105,7 +105,7 @@ impl Walk<'_> {
 
     fn step(&mut self) {
         if self.numbers.below(2) == 0 {
-            // What was sent before has been answered then.
+            // Everything sent before has been answered by then.
             self.server.ask("PING");
         }
         self.read();
@@ -114,11 +114,11 @@ impl Walk<'_> {
         match (actor.stage, self.numbers.below(14)) {
             (_, 0) => self.kill_in_the_turn_of_its_grant(number),
             (_, 1) => self.actors[number] = Actor::connect(self.server, number),
-            // It may never hear of an outcome.
+            // It may never receive an outcome.
             (Stage::Waiting, 4..) if actor.channel.is_some() && !actor.listens => {
                 self.actors[number] = Actor::connect(self.server, number);
             }
-            (_, 2..4) => self.ask_unheard(),
+            (_, 2..4) => self.ask_unreachable(),
             (Stage::Granted, 4..10) => {
                 let key = actor.keys[0];
                 let owner = &actor.owner;
@@ -131,10 +131,10 @@ impl Walk<'_> {
         }
     }
 
-    /// Somebody waits for two locks who will hear of nothing, before the next one asks for the first of them.
-    fn ask_unheard(&mut self) {
+    /// An unreachable client waits for two locks, before the next request for the first of them.
+    fn ask_unreachable(&mut self) {
         self.owners += 1;
-        // Nobody else is in the way of two that are new.
+        // Two new locks have no other waiters.
         let (owner, first, second) = (self.owners, KEYS + self.owners, 2 * STEPS + self.owners);
         self.aim = Some(first);
         let admin = self.server;
@@ -154,7 +154,7 @@ impl Walk<'_> {
         actor.listens = !actor.listens;
     }
 
-    /// Asks for one lock or for two, mostly after it has held the server back.
+    /// Asks for one lock or for two, usually after it has delayed the server.
     fn ask(&mut self, number: usize) {
         self.owners += 1;
         let numbers = &mut self.numbers;
@@ -184,7 +184,7 @@ impl Walk<'_> {
         (actor.keys, actor.stage) = (keys, Stage::Asked);
     }
 
-    /// A waiter whose connection ends in the turn of its grant, holds nothing.
+    /// A waiter whose connection ends in the turn of its grant holds nothing.
     fn kill_in_the_turn_of_its_grant(&mut self, number: usize) {
         let Actor {
             client,
@@ -211,7 +211,7 @@ impl Walk<'_> {
         if waited.contains(&format!("[owner {owner} ")) {
             *self.outcomes.entry("killed").or_default() += 1;
             let key = format!("k{key}");
-            eventually("no ghost holds the lock", || {
+            eventually("no disconnected waiter holds the lock", || {
                 !self.server.owners(&key).contains(owner)
             });
         }
@@ -236,7 +236,7 @@ fn late_server_gives_each_request_one_outcome_after_its_reply() {
     eventually("each request has an outcome", || {
         walk.read();
         let mut actors = walk.actors.iter();
-        // A message that nobody listened to is not heard.
+        // A message without a subscriber is not received.
         actors.all(|it| match it.stage {
             Stage::Asked | Stage::Releasing => false,
             Stage::Waiting => !it.listens,

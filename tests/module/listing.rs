@@ -5,8 +5,7 @@ use redis::Value;
 use rlock_testkit::Server;
 use rlock_testkit::client::{Client, text};
 
-/// Queues this many requests by a channel for a lock that is held, in the database of the
-/// connection.
+/// Queues this number of requests by a channel for a held lock, in the database of the connection.
 fn queue(client: &Client, key: &str, count: usize) {
     client.number(&format!("RLOCK.ACQUIRE {key} owner-a 60000"));
     for number in 0..count {
@@ -16,9 +15,9 @@ fn queue(client: &Client, key: &str, count: usize) {
 }
 
 #[test]
-fn ten_are_listed_unless_more_are_asked_for() {
+fn list_shows_ten_locks_by_default() {
     let server = Server::start();
-    let _heard = server.listen(&["c"]);
+    let _subscriber = server.listen(&["c"]);
     let a = server.client();
     for number in 0..1005 {
         queue(&a, &format!("k{number}"), 1);
@@ -33,7 +32,7 @@ fn ten_are_listed_unless_more_are_asked_for() {
 #[test]
 fn locks_of_other_databases_are_not_listed() {
     let server = Server::start();
-    let _heard = server.listen(&["c"]);
+    let _subscriber = server.listen(&["c"]);
     let (a, b) = (server.client(), server.client());
     b.ask("SELECT 1");
     queue(&a, "here", 1);
@@ -59,9 +58,9 @@ fn free_keys_of_a_request_for_several_are_listed_as_free() {
 }
 
 #[test]
-fn locks_that_nobody_waits_for_cost_a_list_nothing() {
+fn locks_without_waiters_cost_a_list_nothing() {
     let server = Server::start();
-    let _heard = server.listen(&["c"]);
+    let _subscriber = server.listen(&["c"]);
     let a = server.client();
     for number in 0..10_000 {
         let mode = ["", " SHARED"][number % 2];
@@ -79,14 +78,14 @@ fn locks_that_nobody_waits_for_cost_a_list_nothing() {
     };
     let before = looked_up();
     assert_eq!(a.listed("RLOCK.LIST COUNT 1000"), ["wanted exclusive 1 1"]);
-    // It looks at the locks that it shows, and at no others.
+    // It reads only the locks that it shows.
     assert!(looked_up() - before <= 2);
 }
 
 #[test]
-fn list_is_made_of_maps_in_resp3() {
+fn list_consists_of_maps_in_resp3() {
     let server = Server::start();
-    let _heard = server.listen(&["c"]);
+    let _subscriber = server.listen(&["c"]);
     let a = server.client_resp3();
     queue(&a, "k", 1);
     let Value::Array(locks) = a.call(&["RLOCK.LIST"]) else {
@@ -98,7 +97,7 @@ fn list_is_made_of_maps_in_resp3() {
     let names = lock.iter().map(|(name, _)| text(name)).collect::<Vec<_>>();
     let expected = ["key", "mode", "holders", "waiters", "oldest-wait-ms"];
     assert_eq!(names, expected);
-    // In RESP2 the same, flat.
+    // The same in RESP2, flat.
     let Value::Array(locks) = server.connection().call(&["RLOCK.LIST"]) else {
         panic!("a list")
     };

@@ -20,7 +20,7 @@ fn out_of_memory_refuses_new_holds_and_nothing_else() {
         "RLOCK.ACQUIRE k owner-d 60000 SHARED",
         "RLOCK.MACQUIRE owner-d 60000 2 free1 free2",
         "RLOCK.MACQUIRE owner-d 60000 2 free1 k WAIT 0",
-        // A holder that asks again, too.
+        // A holder that asks again is refused too.
         "RLOCK.ACQUIRE k owner-a 60000",
     ] {
         assert!(server.ask(line).starts_with("OOM "), "{line}");
@@ -32,7 +32,7 @@ fn out_of_memory_refuses_new_holds_and_nothing_else() {
     );
     assert_eq!(contest.holder.ask("RLOCK.RELEASE k owner-a"), "0");
     contest.assert_handed_over();
-    // By the end of a lease as well.
+    // Also by the end of a lease.
     contest.waiter.number("RLOCK.RENEW k owner-b 20");
     next.fence();
     assert_eq!(server.ask("RLOCK.CANCEL k owner-x"), "0");
@@ -41,9 +41,9 @@ fn out_of_memory_refuses_new_holds_and_nothing_else() {
 }
 
 #[test]
-fn out_of_memory_keeps_nobody_from_what_makes_room() {
+fn out_of_memory_permits_what_frees_memory() {
     let server = Server::start();
-    let mut heard = server.listen(&["c"]);
+    let mut subscriber = server.listen(&["c"]);
     let (a, several) = (server.client(), server.client());
     let fence = a.number("RLOCK.MACQUIRE owner-a 60000 2 k1 k2");
     a.ask("RLOCK.ACQUIRE k1 owner-r 60000 SHARED WAIT 0 NOTIFY c");
@@ -56,7 +56,7 @@ fn out_of_memory_keeps_nobody_from_what_makes_room() {
     );
     assert_eq!(a.ask("RLOCK.MRENEW owner-a 60000 2 k1 k2"), "2");
     assert_eq!(a.number("RLOCK.DOWNGRADE k1 owner-a"), fence);
-    assert!(heard.message().starts_with("grant "));
+    assert!(subscriber.message().starts_with("grant "));
     assert_eq!(a.ask("RLOCK.MRELEASE owner-a 2 k1 k2"), "2");
     assert!(several.fence() > fence);
     assert_eq!(a.ask("RLOCK.MRELEASE owner-m 2 k2 k3"), "2");
@@ -124,17 +124,17 @@ fn free_locks_leave_nothing_behind() {
     round("warm-up");
     let before = round("first");
     let after = round("second");
-    // Two thousand names that stayed would be ten times as much.
+    // Two thousand leaked names would take ten times as much.
     assert!((after - before).abs() < 50_000, "{before} {after}");
 }
 
-/// What each of the many does: takes the lock in every way, hands it over, waits, gives up, and loses it.
+/// The steps of each client: takes the lock in every way, hands it over, waits, gives up, and loses it.
 const LIFE: [&str; 11] = [
     "RLOCK.ACQUIRE {} owner-a 60000 NOTIFY c",
     "RLOCK.ACQUIRE {} owner-b 60000 WAIT 0 KEEP 60000 SNOTIFY s",
     "RLOCK.ACQUIRE {} owner-c 60000 WAIT 0 NOTIFY c",
     "RLOCK.CANCEL {} owner-c",
-    // It goes to owner-b, whom nobody can tell, so that its place is kept.
+    // It goes to owner-b, who cannot be notified, so its place is kept.
     "RLOCK.RELEASE {} owner-a",
     "RLOCK.ACQUIRE {} owner-b 60000 SHARED",
     "RLOCK.CANCEL {} owner-b",
@@ -143,13 +143,13 @@ const LIFE: [&str; 11] = [
     "RLOCK.MACQUIRE owner-a 60000 2 {} {}-too",
     "RLOCK.MRELEASE owner-a 2 {} {}-too",
 ];
-/// How often each takes the lock and releases it beside that.
+/// How often each client also takes the lock and releases it.
 const PAIRS: usize = 20;
-const LIVES_AT_ONCE: usize = 50;
+const CLIENTS_AT_ONCE: usize = 50;
 
-/// The requests of this many, each with a lock of its own.
+/// The requests of this number of clients, each for its own lock.
 fn lives() -> Vec<u8> {
-    let lives = (0..LIVES_AT_ONCE).flat_map(|number| {
+    let lives = (0..CLIENTS_AT_ONCE).flat_map(|number| {
         let key = format!("k{number}");
         let pair = ["RLOCK.ACQUIRE {} owner-a 60000", "RLOCK.RELEASE {} owner-a"];
         let pairs = pair.into_iter().cycle().take(2 * PAIRS);
@@ -175,7 +175,7 @@ fn live(stream: &mut TcpStream, lives: &[u8]) {
 #[test]
 fn million_grants_leave_nothing_behind() {
     let server = Server::start();
-    let mut heard = server.listen(&["c"]);
+    let mut subscriber = server.listen(&["c"]);
     let mut stream = TcpStream::connect(("127.0.0.1", server.port())).expect("it listens");
     stream
         .set_read_timeout(Some(PATIENCE))
@@ -190,8 +190,8 @@ fn million_grants_leave_nothing_behind() {
         for _ in 0..20 {
             live(&mut stream, &lives);
         }
-        let told = heard.messages();
-        assert_eq!(told.len(), 20 * LIVES_AT_ONCE, "each loses one hold");
+        let received = subscriber.messages();
+        assert_eq!(received.len(), 20 * CLIENTS_AT_ONCE, "each loses one hold");
         before = before.or_else(|| Some(used()));
     }
     for gauge in ["waiters", "places_kept", "watches", "contended_locks"] {
@@ -199,19 +199,19 @@ fn million_grants_leave_nothing_behind() {
     }
     assert_eq!(server.ask("DBSIZE"), "0");
     let (before, after) = (before.unwrap_or(0), used());
-    // One byte of each grant that stayed would be ten times as much.
+    // One leaked byte for each grant would be ten times as much.
     assert!((after - before).abs() < 100_000, "{before} {after}");
 }
 
 #[test]
-fn shared_locks_that_are_flushed_leave_no_memory_behind() {
+fn flushed_shared_locks_leak_no_memory() {
     let server = Server::start();
     let a = server.client();
     let used = || {
         let used = server.info("memory", "used_memory");
         used.parse::<i64>().expect("a number")
     };
-    // Many small databases, and larger ones than are freed at once.
+    // Many small databases, and some larger than one piece of freeing.
     for (locks, rounds, flush) in [
         (1, 2000, "FLUSHDB"),
         (1, 1000, "SWAPDB 0 1"),
@@ -230,7 +230,7 @@ fn shared_locks_that_are_flushed_leave_no_memory_behind() {
         let before = used();
         (0..rounds).for_each(|_| round());
         let bytes = used() - before;
-        // What is left of the last round may still be there.
+        // The rest of the last round may still be there.
         let last = 2000 * i64::from(locks) + 100_000;
         assert!(bytes < last, "{flush}: {bytes} bytes");
     }

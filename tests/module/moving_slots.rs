@@ -1,11 +1,11 @@
-//! While a slot moves from one node to another, no lock has holders at both.
+//! While a slot moves between nodes, no lock has holders at both.
 
-use crate::cluster::{SLOT, begin_move, move_keys, replica_of, tell_nodes, two_nodes};
+use crate::cluster::{SLOT, announce_slot, begin_move, move_keys, replica_of, two_nodes};
 use crate::contest::wait_for;
 use rlock_testkit::Server;
 use rlock_testkit::client::{Client, Subscriber, eventually, text};
 
-/// A request for `{k}held<n>`, which is held, and `{k}free<n>`, with one for the latter alone behind it.
+/// A request for `{k}held<n>`, which is held, and `{k}free<n>`; behind it another one for only the latter.
 struct Queue {
     several: Client,
     holder: Client,
@@ -34,7 +34,7 @@ impl Queue {
     }
 }
 
-/// What brings the next in the queue their turn, and what the request for both is answered.
+/// Gives the next in the queue their turn; returns the reply to the request for both.
 type Way = (&'static str, &'static str, Option<&'static str>);
 
 const WAYS: [Way; 8] = [
@@ -75,9 +75,9 @@ fn take_way(server: &Server, queue: Queue, (name, line, answer): Way) {
 }
 
 #[test]
-fn lock_that_is_taken_at_the_next_node_is_granted_to_nobody_at_the_last() {
+fn lock_taken_at_the_new_node_is_not_granted_at_the_old_one() {
     let (first, second) = two_nodes();
-    let mut heard = first.listen(&["c"]);
+    let mut subscriber = first.listen(&["c"]);
     let queues = WAYS.map(|way| (Queue::on(&first, way.0, 0), way));
     let timed = Queue::on(&first, "timeout", 3000);
     begin_move(&first, &second);
@@ -96,27 +96,27 @@ fn lock_that_is_taken_at_the_next_node_is_granted_to_nobody_at_the_last() {
         take_way(&first, queue, way);
     }
     assert_eq!(text(&timed.several.reply()), "nil");
-    let mut told = Vec::new();
+    let mut received = Vec::new();
     eventually("everyone is turned away", || {
-        told.extend(heard.messages());
-        told.len() >= expected.len()
+        received.extend(subscriber.messages());
+        received.len() >= expected.len()
     });
-    told.sort();
+    received.sort();
     expected.sort();
-    assert_eq!(told, expected);
-    // What is left here can be moved: none of it is there already.
+    assert_eq!(received, expected);
+    // The remaining keys can be moved: none of them is there already.
     let keys = first
         .connection()
         .call(&["CLUSTER", "GETKEYSINSLOT", &SLOT.to_string(), "99"]);
     assert!(!text(&keys).contains("free"), "{}", text(&keys));
     move_keys(&first, &second);
-    tell_nodes(&first, &second);
+    announce_slot(&first, &second);
     assert_eq!(first.ask("DBSIZE"), "0");
     assert_eq!(second.owners("{k}free-release"), ["owner-z"]);
 }
 
 #[test]
-fn lock_that_is_still_there_is_handed_over_there() {
+fn lock_that_has_not_moved_is_handed_over_at_the_old_node() {
     let (first, second) = two_nodes();
     let a = first.client();
     let fence = a.number("RLOCK.ACQUIRE k owner-a 60000");
@@ -130,7 +130,7 @@ fn lock_that_is_still_there_is_handed_over_there() {
     assert!(handed > fence);
     move_keys(&first, &second);
     assert!(last.answer().starts_with("TRYAGAIN "));
-    tell_nodes(&first, &second);
+    announce_slot(&first, &second);
     assert_eq!(
         second.connection().number("RLOCK.RENEW k owner-b 60000"),
         handed
@@ -138,7 +138,7 @@ fn lock_that_is_still_there_is_handed_over_there() {
 }
 
 #[test]
-fn lock_taken_at_the_next_node_is_queued_for_and_settled_there() {
+fn lock_taken_at_the_new_node_is_queued_and_settled_there() {
     let (first, second) = two_nodes();
     begin_move(&first, &second);
     let (a, b) = (second.client(), second.client());
@@ -153,19 +153,19 @@ fn lock_taken_at_the_next_node_is_queued_for_and_settled_there() {
     let handed = b.fence();
     assert!(handed > fence);
     assert_eq!(first.ask("DBSIZE"), "0");
-    tell_nodes(&first, &second);
+    announce_slot(&first, &second);
     assert_eq!(
         second.connection().number("RLOCK.RENEW k owner-b 60000"),
         handed
     );
 }
 
-/// A link's own channel may be in the slot that moves; its node hears of it until the end.
+/// A connection's channel may be in the slot that moves; its node gets messages until the end.
 #[test]
 fn channel_can_be_named_until_its_slot_has_moved() {
     let (first, second) = two_nodes();
     let a = first.client();
-    let mut heard = Subscriber::listen(first.port(), "SSUBSCRIBE", &["k"]);
+    let mut subscriber = Subscriber::listen(first.port(), "SSUBSCRIBE", &["k"]);
     begin_move(&first, &second);
     let fence = a.number("RLOCK.ACQUIRE elsewhere owner-a 60000 SNOTIFY k");
     assert_eq!(
@@ -173,31 +173,31 @@ fn channel_can_be_named_until_its_slot_has_moved() {
         "WAITING"
     );
     assert_eq!(a.ask("RLOCK.RELEASE elsewhere owner-a"), "0");
-    let granted = heard.message();
+    let granted = subscriber.message();
     assert!(granted.starts_with("grant ") && granted.ends_with(" owner-b elsewhere"));
     assert!(a.number("RLOCK.RENEW elsewhere owner-b 60000") > fence);
     let later = "RLOCK.ACQUIRE elsewhere owner-c 60000 WAIT 0 SNOTIFY k";
     assert_eq!(a.ask(later), "WAITING");
-    tell_nodes(&first, &second);
+    announce_slot(&first, &second);
     eventually("the first node knows", || {
         first
             .ask("RLOCK.ACQUIRE elsewhere owner-b 60000 SNOTIFY k")
             .starts_with("ERR SNOTIFY")
     });
-    // Nobody can hear of it any more.
+    // No listener is left.
     assert_eq!(a.ask("RLOCK.RELEASE elsewhere owner-b"), "0");
     assert_eq!(first.counter("waiters_gone"), 1);
     assert_eq!(first.ask("EXISTS elsewhere"), "0");
 }
 
 #[test]
-fn bound_hold_that_has_moved_does_not_end_with_the_connection_to_its_last_node() {
+fn moved_bound_hold_does_not_end_with_the_connection_to_the_old_node() {
     let (first, second) = two_nodes();
     let a = first.client();
     let fence = a.number("RLOCK.ACQUIRE k owner-a 60000 BIND 0");
     begin_move(&first, &second);
     move_keys(&first, &second);
-    tell_nodes(&first, &second);
+    announce_slot(&first, &second);
     let id = a.id();
     a.close();
     eventually("the connection has ended", || {
@@ -212,14 +212,14 @@ fn bound_hold_that_has_moved_does_not_end_with_the_connection_to_its_last_node()
     eventually("it is bound there", || second.ask("EXISTS k") == "0");
 }
 
-/// A listener elsewhere cannot act on what it hears, and does not count: the waiter is skipped.
+/// A listener at another node cannot act on the message, and does not count: the waiter is skipped.
 #[test]
-fn grant_is_told_to_nobody_when_its_waiter_is_passed_over() {
+fn grant_is_not_published_if_its_waiter_is_passed_over() {
     let (first, second) = two_nodes();
     let replica = replica_of(&first, true);
     let mut elsewhere = second.listen(&["c"]);
     let mut behind = Subscriber::listen(replica.port(), "SSUBSCRIBE", &["here"]);
-    // Nodes that have just met pass messages on only after a while.
+    // Nodes that have just met forward messages only after a while.
     eventually("messages reach the other nodes", || {
         first.ask("PUBLISH c begin");
         first.ask("SPUBLISH here begin");
@@ -235,11 +235,11 @@ fn grant_is_told_to_nobody_when_its_waiter_is_passed_over() {
     assert_eq!(a.ask("RLOCK.RELEASE k owner-a"), "0");
     next.fence();
     assert_eq!(first.counter("waiters_gone"), 2);
-    // What is published later arrives later.
+    // Messages that are published later arrive later.
     first.ask("PUBLISH c end");
     first.ask("SPUBLISH here end");
-    for heard in [&mut elsewhere, &mut behind] {
-        let told = std::iter::repeat_with(|| heard.message()).find(|it| it != "begin");
-        assert_eq!(told.as_deref(), Some("end"));
+    for subscriber in [&mut elsewhere, &mut behind] {
+        let received = std::iter::repeat_with(|| subscriber.message()).find(|it| it != "begin");
+        assert_eq!(received.as_deref(), Some("end"));
     }
 }

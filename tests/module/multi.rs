@@ -28,7 +28,7 @@ impl Several {
     }
 }
 
-/// Asserts that nobody is queued for any of the keys, and that those of them that nobody holds are free.
+/// Asserts that nobody is queued for any of the keys, and that each key without a holder is free.
 #[track_caller]
 fn assert_left(server: &Server) {
     for key in KEYS {
@@ -93,7 +93,7 @@ fn undelivered_grant_of_several_is_passed_on_for_all_keys() {
 fn undelivered_grant_of_several_frees_all_keys_when_nobody_waits() {
     let server = Server::start();
     let several = Several::on(&server);
-    let mut heard = server.listen_to_unlocks();
+    let mut subscriber = server.listen_to_unlocks();
     let id = several.waiter.id().to_string();
     let turn = [
         request(&["RLOCK.RELEASE", "k2", "owner-a"]),
@@ -101,35 +101,37 @@ fn undelivered_grant_of_several_frees_all_keys_when_nobody_waits() {
     ];
     several.holder.send_bytes(&turn.concat());
     assert_eq!(several.holder.answer(), "0");
-    eventually("no ghost holds any of them", || server.ask("DBSIZE") == "0");
-    let mut told = (0..3)
-        .map(|_| heard.message_within(rlock_testkit::client::PATIENCE))
+    eventually("no disconnected waiter holds any of them", || {
+        server.ask("DBSIZE") == "0"
+    });
+    let mut received = (0..3)
+        .map(|_| subscriber.message_within(rlock_testkit::client::PATIENCE))
         .map(|it| it.map_or(String::new(), |(channel, _)| channel))
         .collect::<Vec<_>>();
-    told.sort();
+    received.sort();
     assert_eq!(
-        told,
+        received,
         KEYS.map(|key| format!("redisson_lock__channel:{{{key}}}"))
     );
-    assert_eq!(heard.messages(), [""; 0]);
+    assert_eq!(subscriber.messages(), [""; 0]);
 }
 
 #[test]
-fn who_is_behind_a_request_for_several_that_nobody_hears_of_is_served_at_once() {
+fn waiter_behind_an_unreachable_request_for_several_is_served_at_once() {
     let server = Server::start();
-    let mut heard = server.listen_to_unlocks();
+    let mut subscriber = server.listen_to_unlocks();
     let (a, m, b) = (server.client(), server.client(), server.client());
     a.number("RLOCK.ACQUIRE k1 owner-a 60000");
     let queue = "RLOCK.MACQUIRE owner-m 60000 2 k1 k2 WAIT 0 NOTIFY nobody";
     assert_eq!(m.ask(queue), "WAITING");
     b.send("RLOCK.ACQUIRE k1 owner-b 60000 WAIT 0");
     server.await_queued("k1", 2);
-    // In one turn: nobody else can come in between.
+    // In one turn, so nobody can intervene.
     for line in ["MULTI", "RLOCK.RELEASE k1 owner-a", "RLOCK.INFO k1"] {
         a.ask(line);
     }
     let done = a.ask("EXEC");
     assert!(done.contains("mode exclusive"), "{done}");
     b.fence();
-    assert_eq!(heard.messages(), [""; 0]);
+    assert_eq!(subscriber.messages(), [""; 0]);
 }

@@ -1,4 +1,4 @@
-//! The messages on channels, to whom, and until when.
+//! The messages on channels: their receivers, and when they end.
 
 use crate::contest::Contest;
 use rlock_testkit::Server;
@@ -8,7 +8,7 @@ use rlock_testkit::client::{eventually, text};
 fn grant_is_skipped_when_its_listener_was_killed() {
     let server = Server::start();
     let contest = Contest::on(&server);
-    let _heard = server.listen(&["c"]);
+    let _subscriber = server.listen(&["c"]);
     let n = server.client();
     assert_eq!(
         n.ask("RLOCK.ACQUIRE k owner-n 60000 WAIT 0 NOTIFY c"),
@@ -26,10 +26,10 @@ fn grant_is_skipped_when_its_listener_was_killed() {
 }
 
 #[test]
-fn listener_cut_off_by_its_output_limit_costs_nobody_the_lock() {
+fn listener_over_its_output_limit_loses_no_lock_for_others() {
     let server = Server::configured(&["client-output-buffer-limit pubsub 4096 0 0"]);
     let contest = Contest::on(&server);
-    let _heard = server.listen(&["c"]);
+    let _subscriber = server.listen(&["c"]);
     let n = server.client();
     assert_eq!(
         n.ask("RLOCK.ACQUIRE k owner-n 60000 WAIT 0 NOTIFY c"),
@@ -49,7 +49,7 @@ fn listener_cut_off_by_its_output_limit_costs_nobody_the_lock() {
 #[test]
 fn pattern_subscriber_is_a_listener() {
     let server = Server::start();
-    let mut heard =
+    let mut subscriber =
         rlock_testkit::client::Subscriber::listen(server.port(), "PSUBSCRIBE", &["grants:*"]);
     let a = server.client();
     a.number("RLOCK.ACQUIRE k owner-a 60000");
@@ -58,13 +58,13 @@ fn pattern_subscriber_is_a_listener() {
         "WAITING"
     );
     a.ask("RLOCK.RELEASE k owner-a");
-    assert!(heard.message().starts_with("grant "));
+    assert!(subscriber.message().starts_with("grant "));
 }
 
 #[test]
-fn loss_is_told_whatever_took_the_lock() {
+fn loss_is_reported_whatever_took_the_lock() {
     let server = Server::start();
-    let mut heard = server.listen(&["c"]);
+    let mut subscriber = server.listen(&["c"]);
     let a = server.client();
     let takes = [
         "RLOCK.FORCE k",
@@ -82,55 +82,59 @@ fn loss_is_told_whatever_took_the_lock() {
     for take in takes {
         let fence = a.number("RLOCK.ACQUIRE k owner-a 60000 NOTIFY c");
         server.client().ask(take);
-        assert_eq!(heard.message(), format!("lost {fence} owner-a k"), "{take}");
+        assert_eq!(
+            subscriber.message(),
+            format!("lost {fence} owner-a k"),
+            "{take}"
+        );
         assert_eq!(server.counter("watches"), 0, "{take}");
     }
     a.number("RLOCK.ACQUIRE k owner-a 20 NOTIFY c");
-    assert!(heard.message().starts_with("lost "));
-    assert_eq!(heard.messages(), [""; 0]);
+    assert!(subscriber.message().starts_with("lost "));
+    assert_eq!(subscriber.messages(), [""; 0]);
 }
 
 #[test]
 fn value_set_over_the_lock_is_a_loss_by_the_end_of_its_lease() {
     let server = Server::start();
-    let mut heard = server.listen(&["c"]);
+    let mut subscriber = server.listen(&["c"]);
     let fence = server
         .connection()
         .number("RLOCK.ACQUIRE k owner-a 200 NOTIFY c");
     server.ask("SET k text");
-    assert_eq!(heard.message(), format!("lost {fence} owner-a k"));
+    assert_eq!(subscriber.message(), format!("lost {fence} owner-a k"));
 }
 
 #[test]
-fn messages_of_a_database_name_the_key_alone() {
+fn messages_name_the_key_without_its_database() {
     let server = Server::start();
-    let mut heard = server.listen(&["c"]);
+    let mut subscriber = server.listen(&["c"]);
     let a = server.client();
     a.ask("SELECT 3");
     let fence = a.number("RLOCK.ACQUIRE k owner-a 60000 NOTIFY c");
     assert_eq!(text(&server.connection().call(&["DEL", "k"])), "0");
-    assert_eq!(heard.messages(), [""; 0]);
+    assert_eq!(subscriber.messages(), [""; 0]);
     a.ask("DEL k");
-    assert_eq!(heard.message(), format!("lost {fence} owner-a k"));
+    assert_eq!(subscriber.message(), format!("lost {fence} owner-a k"));
 }
 
 #[test]
-fn loss_is_told_also_when_a_request_meets_it_before_the_timer() {
+fn loss_is_reported_even_if_a_request_finds_it_before_the_timer() {
     let server = Server::start();
-    let mut heard = server.listen(&["c"]);
+    let mut subscriber = server.listen(&["c"]);
     let a = server.client();
     let lost = a.number("RLOCK.ACQUIRE k owner-a 20 NOTIFY c");
-    // The server sleeps past the end, and meets the request first when it awakes.
+    // The server sleeps past the end, and handles the request first when it wakes.
     a.send("DEBUG SLEEP 0.04");
     a.send("RLOCK.ACQUIRE k owner-b 60000");
     assert_eq!(a.answer(), "OK");
     assert!(a.fence() > lost);
-    assert_eq!(heard.message(), format!("lost {lost} owner-a k"));
-    assert_eq!(heard.messages(), [""; 0]);
+    assert_eq!(subscriber.message(), format!("lost {lost} owner-a k"));
+    assert_eq!(subscriber.messages(), [""; 0]);
 }
 
 #[test]
-fn hundreds_who_cannot_be_reached_keep_the_lock_from_nobody() {
+fn hundreds_of_unreachable_waiters_block_nobody() {
     let server = Server::start();
     let a = server.client();
     a.number("RLOCK.ACQUIRE k owner-a 60000");

@@ -1,4 +1,5 @@
-//! The options of all commands, each at its limits and past them, without what it needs, and where it cannot be.
+//! The options of all commands: each at its limits and past them, without its required options, and where it is not
+//! allowed.
 
 use rlock_core::syntax::{Command, Max, Opt, Value};
 
@@ -7,7 +8,7 @@ use crate::contest::Contest;
 use rlock_testkit::Server;
 use rlock_testkit::client::{Client, text, words};
 
-/// A value that an option takes, whatever the settings are.
+/// A valid value of an option, whatever the settings are.
 fn sample(option: Opt) -> &'static str {
     match option.spec().value {
         Value::None => "",
@@ -17,18 +18,18 @@ fn sample(option: Opt) -> &'static str {
     }
 }
 
-/// Options that an option needs before it.
+/// The options that an option requires.
 fn needed(option: Opt) -> String {
     let needs = option.spec().needs;
     needs.map_or_else(String::new, |it| with(it, sample(it)))
 }
 
-/// An option with this value, and with what it needs.
+/// An option with this value, and with its required options.
 fn with(option: Opt, value: &str) -> String {
     format!("{} {} {value}", needed(option), option.spec().token)
 }
 
-/// Asserts that the arguments of a command are understood, on a server without locks.
+/// Asserts that the arguments of a command are valid, on a server without locks.
 #[track_caller]
 fn accepted(client: &Client, line: &str) {
     client.ask("FLUSHALL");
@@ -48,7 +49,7 @@ fn each_option() -> impl Iterator<Item = (String, Opt)> {
 }
 
 #[test]
-fn numbers_are_taken_at_their_limits_and_refused_past_them() {
+fn numbers_are_accepted_at_their_limits_and_refused_past_them() {
     let server = Server::start();
     let a = server.client();
     // Before anything is granted.
@@ -107,7 +108,7 @@ fn limits(option: Opt, lease_max: u64) -> Option<(&'static str, u64, u64)> {
     Some((argument, *min, max))
 }
 
-/// How errors name the text of an option, and the fewest and most bytes of it.
+/// How errors name the text of an option, and its length limits in bytes.
 const fn lengths(option: Opt) -> Option<(&'static str, usize, usize)> {
     match option.spec().value {
         Value::Channel => Some(("channel", 1, 512)),
@@ -117,7 +118,7 @@ const fn lengths(option: Opt) -> Option<(&'static str, usize, usize)> {
 }
 
 #[test]
-fn texts_are_taken_at_their_limits_and_refused_past_them() {
+fn texts_are_accepted_at_their_limits_and_refused_past_them() {
     let server = Server::start();
     let a = server.client();
     let texts = || each_option().filter_map(|(begun, it)| Some((begun, it, lengths(it)?)));
@@ -197,7 +198,7 @@ fn options_are_refused_if_repeated_incomplete_or_of_another_command() {
 }
 
 #[test]
-fn connection_is_needed_for_what_reports_to_it() {
+fn options_that_report_to_a_connection_require_one() {
     let server = Server::start();
     let contest = Contest::on(&server);
     let before = server.hash("k");
@@ -238,10 +239,11 @@ fn connection_is_needed_for_what_reports_to_it() {
 }
 
 #[test]
-fn options_in_multi_are_those_of_its_connection() {
+fn options_in_multi_apply_to_its_connection() {
     let server = Server::start();
     let contest = Contest::on(&server);
-    let mut heard = rlock_testkit::client::Subscriber::listen(server.port(), "SSUBSCRIBE", &["c"]);
+    let mut subscriber =
+        rlock_testkit::client::Subscriber::listen(server.port(), "SSUBSCRIBE", &["c"]);
     let a = server.client();
     let in_multi = |line: &str| {
         a.ask("MULTI");
@@ -252,7 +254,7 @@ fn options_in_multi_are_those_of_its_connection() {
         in_multi("RLOCK.ACQUIRE k o 60000 WAIT 0 KEEP 60000 SNOTIFY c"),
         "[WAITING]"
     );
-    // What cannot block has no wait to be kept.
+    // A call that cannot block has no wait to keep.
     assert_eq!(
         in_multi("RLOCK.ACQUIRE k other 60000 WAIT 0 KEEP 5"),
         "[nil]"
@@ -267,13 +269,13 @@ fn options_in_multi_are_those_of_its_connection() {
     assert_eq!(in_multi(&renew), format!("[{target}]"));
     assert_eq!(server.counter("bound_holds"), 1);
     contest.waiter.ask("RLOCK.RELEASE k owner-b");
-    assert!(heard.message().starts_with("grant "));
+    assert!(subscriber.message().starts_with("grant "));
     assert!(in_multi("RLOCK.ACQUIRE k o 60000 REENTER") != "[nil]");
     assert_eq!(server.hash("k")["o"], "2");
 }
 
 #[test]
-fn each_key_that_is_waited_for_is_a_place() {
+fn each_awaited_key_takes_a_place() {
     let server = Server::start();
     server.ask("CONFIG SET rlock.max-waiters 2");
     let a = server.client();
@@ -298,7 +300,7 @@ fn each_key_that_is_waited_for_is_a_place() {
     assert_eq!(server.counter("waiters"), 2);
     let full = a.ask("RLOCK.ACQUIRE k1 owner-b 60000 WAIT 0");
     assert!(full.starts_with("QUEUEFULL "), "{full}");
-    // To ask again takes no more, and what can be granted at once takes none.
+    // Asking again takes no more places, and an immediate grant takes none.
     let again = server.client();
     again.send("RLOCK.MACQUIRE owner-m 60000 2 k2 k1 WAIT 0");
     assert_eq!(m.answer(), "nil");

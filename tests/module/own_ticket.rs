@@ -4,7 +4,7 @@ use crate::replication::await_in_step;
 use rlock_testkit::client::Client;
 use rlock_testkit::{Server, replicated};
 
-/// How the next hold comes about of an owner that holds the key already.
+/// How an owner that already holds the key gets its next hold.
 const CHANGES: [&str; 6] = [
     "RLOCK.RELEASE k owner-a ALL",
     "RLOCK.DOWNGRADE k owner-a",
@@ -45,23 +45,23 @@ fn grant_to_an_owner_that_held_the_key_stays() {
             for swaps in [false, true] {
                 let what = format!("{change}, held{held}, asked{asked}, swaps {swaps}");
                 primary.ask("FLUSHALL");
-                let mut heard = primary.listen(&["c"]);
+                let mut subscriber = primary.listen(&["c"]);
                 let a = holds_and_waits(&primary, held, asked, swaps);
                 a.ask(change);
-                // What is shared and asked for in shared mode may be granted before the change.
-                let mut told = heard.message();
-                while told.starts_with("lost ") {
-                    // From the round before.
-                    told = heard.message();
+                // A shared hold that is requested in shared mode may be granted before the change.
+                let mut received = subscriber.message();
+                while received.starts_with("lost ") {
+                    // From the previous round.
+                    received = subscriber.message();
                 }
                 assert!(
-                    told.starts_with("grant ") && told.ends_with(" owner-a k"),
-                    "{what}: {told}"
+                    received.starts_with("grant ") && received.ends_with(" owner-a k"),
+                    "{what}: {received}"
                 );
                 await_in_step(&primary, &replica);
-                let fence = told.split(' ').nth(1).unwrap_or_default();
+                let fence = received.split(' ').nth(1).unwrap_or_default();
                 let renewed = a.ask("RLOCK.RENEW k owner-a 60000");
-                // A shared holder alone is granted before the change, which then ends all.
+                // The only shared holder is granted before the change, which then ends all holds.
                 if renewed == "nil" && !held.is_empty() {
                     assert_eq!(primary.ask("EXISTS k"), "0", "{what}");
                     continue;

@@ -1,16 +1,16 @@
-//! Writes that are paused in the very transaction that asks for a lock: the server runs such a command all the same.
+//! Writes that are paused in the same transaction as a request for a lock: the server still runs that command.
 
 use rlock_testkit::Server;
 
-/// The lease has ended, but a server that does not expire by itself still has the key. While writes are paused it
-/// does not delete it when it is met either, and then an assertion of the server fails if the key is written.
+/// The lease has ended, but a server without active expiry still has the key. While writes are paused, it does not
+/// delete the key on access either. An assertion of the server then fails if the key is written.
 #[test]
-fn transaction_that_pauses_writes_is_refused_a_lock_that_has_ended() {
+fn transaction_that_pauses_writes_is_refused_an_expired_lock() {
     let server = Server::start();
     let client = server.client();
     client.ask("DEBUG SET-ACTIVE-EXPIRE 0");
     client.number("RLOCK.ACQUIRE k owner-a 1");
-    // Longer than the lease. Any look at the key would delete it.
+    // Longer than the lease. Any access to the key would delete it.
     client.ask("DEBUG SLEEP 0.02");
     assert_eq!(client.ask("DBSIZE"), "1");
     for command in ["MULTI", "CLIENT PAUSE 100 WRITE"] {

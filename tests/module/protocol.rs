@@ -10,18 +10,18 @@ use crate::contest::Contest;
 use rlock_testkit::Server;
 use rlock_testkit::client::{PATIENCE, request, text, words};
 
-/// Long enough for an answer that must not come to be noticed.
+/// Long enough to notice an answer that must not come.
 const MOMENT: Duration = Duration::from_millis(50);
 
 #[test]
-fn subscribed_resp3_connection_waits_or_is_told_how_it_can() {
+fn subscribed_resp3_connection_waits_or_gets_an_error_that_says_how() {
     let server = Server::start();
     let contest = Contest::on(&server);
     let c = server.client_resp3();
     c.send("SUBSCRIBE c");
     assert!(matches!(c.reply(), Value::Push { .. }));
     c.send("RLOCK.ACQUIRE k owner-c 60000 WAIT 0");
-    // Valkey from 8.1 on lets no module block a connection that is subscribed.
+    // Since Valkey 8.1, no module can block a subscribed connection.
     if server.is_valkey() && server.is_at_least((0, 0), (8, 1)) {
         let error = c.answer();
         assert!(
@@ -29,7 +29,7 @@ fn subscribed_resp3_connection_waits_or_is_told_how_it_can() {
             "{error}"
         );
         assert_eq!(server.queued("k"), 1);
-        // What can be granted at once does not have to block.
+        // A request that is granted at once need not block.
         assert!(matches!(
             c.call(&["RLOCK.ACQUIRE", "free", "owner-c", "60000", "WAIT", "0"]),
             Value::Int(_)
@@ -41,7 +41,7 @@ fn subscribed_resp3_connection_waits_or_is_told_how_it_can() {
         server.ask("RLOCK.FORCE k");
         c.fence();
     }
-    // One connection can hear of its own grant.
+    // One connection can receive its own grant.
     c.ask("RLOCK.ACQUIRE other owner-a 60000");
     assert_eq!(
         c.ask("RLOCK.ACQUIRE other owner-c 60000 WAIT 0 NOTIFY c"),
@@ -132,7 +132,7 @@ fn connection_without_replies_stays_aligned() {
     contest.waiter.ask("RLOCK.RELEASE k owner-b");
     assert_eq!(c.answer(), "OK");
     assert_eq!(c.ask("RLOCK.RELEASE k owner-c"), "0");
-    // A reply that is skipped is skipped even when it comes late.
+    // A skipped reply stays skipped, even if it comes late.
     contest.holder.number("RLOCK.ACQUIRE k owner-a 60000");
     c.send("CLIENT REPLY SKIP");
     c.send("RLOCK.ACQUIRE k owner-c 60000 WAIT 0");
@@ -162,7 +162,7 @@ fn replies_are_these_bytes() {
             let length = stream.read(&mut piece).expect("it replies");
             seen.extend_from_slice(&piece[..length]);
         }
-        // Before it stands the reply to HELLO.
+        // The reply to HELLO precedes it.
         let seen = String::from_utf8_lossy(&seen).into_owned();
         seen.trim_end_matches("$7\r\nthe-end\r\n").to_owned()
     };

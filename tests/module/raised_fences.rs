@@ -57,7 +57,7 @@ fn raised_fence_is_remembered_whatever_ends_the_hold() {
 }
 
 #[test]
-fn raised_fence_goes_with_its_hold() {
+fn raised_fence_ends_with_its_hold() {
     let server = Server::start();
     let a = server.client();
     let target = clock() + 30 * MINUTE;
@@ -157,7 +157,7 @@ fn raised_fence_outlives_fail_over_and_restart() {
 }
 
 #[test]
-fn hold_of_a_foreign_client_gets_the_fence_that_it_is_given() {
+fn hold_of_a_foreign_client_gets_the_requested_fence() {
     let server = Server::start();
     let a = server.client();
     a.ask("HSET k owner-a 1");

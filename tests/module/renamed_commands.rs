@@ -3,7 +3,7 @@
 use rlock_testkit::Setup;
 
 #[test]
-fn module_is_not_loaded_where_a_command_that_replicates_has_no_name() {
+fn module_requires_the_commands_that_it_replicates() {
     for command in ["HSET", "HDEL", "DEL", "PEXPIREAT", "PUBLISH", "SPUBLISH"] {
         for name in ["\"\"", "another"] {
             let started = Setup::new()

@@ -1,4 +1,4 @@
-//! Replies and messages in the words of a scenario file, and their comparison with it.
+//! Renders replies and messages in the format of a scenario file, and compares them with it.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -7,10 +7,10 @@ use redis::Value;
 use rlock_testkit::client::text;
 use rlock_testkit::script::{shown, sorted_outcomes, value_line};
 
-/// How far the times in a reply may be from the scenario's.
+/// How far the times in a reply may differ from the scenario's.
 const TOLERANCE_MS: u64 = 40;
 
-/// Renders what a server says, with its fences counted in the order of their first appearance.
+/// Renders the server's output, with its fences numbered in the order of their first appearance.
 #[derive(Default)]
 pub(crate) struct Rendering(Vec<i64>);
 
@@ -27,7 +27,7 @@ impl Rendering {
         }
     }
 
-    /// An argument, in which `fence:2` stands for a fence that was met, and `fence:2+5` for a larger number.
+    /// An argument, in which `fence:2` is a known fence, and `fence:2+5` a larger number.
     pub(crate) fn argument(&self, word: &str) -> Option<String> {
         let (fence, more) = word
             .strip_prefix("fence:")
@@ -39,7 +39,7 @@ impl Rendering {
     /// A reply to this command.
     pub(crate) fn reply(&mut self, command: &str, reply: &Value) -> String {
         match (command, reply) {
-            // Its sentence names the owners of the cycle, which are a part of what it says.
+            // Its text names the owners of the cycle, which are part of the result.
             (_, Value::ServerError(error)) if error.code() == "DEADLOCK" => {
                 format!("error DEADLOCK {}", error.details().unwrap_or_default())
             }
@@ -87,7 +87,7 @@ impl Rendering {
         }
     }
 
-    /// What is kept of a shared holder beside its count: the end of its lease, its fence and its permits.
+    /// The data of a shared holder beside its count: the end of its lease, its fence and its permits.
     fn terms(&mut self, value: &str) -> String {
         let words = value.split(' ').map(|word| word.parse::<i64>().ok());
         let words = words.collect::<Vec<_>>();
@@ -105,7 +105,7 @@ impl Rendering {
         format!("( lease-left={left} fence={fence} permits={permits} )")
     }
 
-    /// What is shown of something, as a map that RESP2 has flattened.
+    /// The fields of an item: a map that RESP2 has flattened.
     fn fields(&mut self, map: &Value) -> String {
         let fields = pairs(map).map(|(name, value)| {
             let value = match value {
@@ -123,7 +123,7 @@ impl Rendering {
         )
     }
 
-    /// The same of each of a list. Shared holders are in no order.
+    /// The same for each item of a list. Shared holders have no order.
     fn entries(&mut self, name: &str, list: &Value) -> String {
         let Value::Array(list) = list else {
             return text(list);
@@ -182,7 +182,7 @@ fn pairs(map: &Value) -> impl Iterator<Item = (String, &Value)> {
     flat.chunks_exact(2).map(|pair| (text(&pair[0]), &pair[1]))
 }
 
-/// Whether the reply and what has happened to others are as expected.
+/// Whether the reply and the effects on others are as expected.
 pub(crate) fn agree(expected: &[String], seen: &[String], has_reply: usize) -> bool {
     let parts = |lines: &[String]| {
         let (reply, outcomes) = lines.split_at(has_reply.min(lines.len()));
@@ -193,11 +193,11 @@ pub(crate) fn agree(expected: &[String], seen: &[String], has_reply: usize) -> b
         && expected
             .iter()
             .zip(&seen)
-            .all(|(expected, seen)| is_alike(expected, seen))
+            .all(|(expected, seen)| is_equal(expected, seen))
 }
 
 /// Equal, except the tolerance of times.
-fn is_alike(expected: &str, seen: &str) -> bool {
+fn is_equal(expected: &str, seen: &str) -> bool {
     let (expected, seen) = (
         expected.replace("ttl ", "ttl="),
         seen.replace("ttl ", "ttl="),

@@ -1,11 +1,11 @@
-//! What replicas get: the plain facts, and the unlock messages.
+//! What replicas receive: plain facts, and the unlock messages.
 
 use crate::contest::Contest;
 use rlock_testkit::Setup;
 use rlock_testkit::client::{Client, Subscriber, eventually, text};
 use rlock_testkit::{Server, replicated};
 
-/// Waits until the replica has all that the primary has.
+/// Waits until the replica has all data of the primary.
 #[track_caller]
 pub(crate) fn await_in_step(primary: &Server, replica: &Server) {
     eventually("the replica has caught up", || {
@@ -57,7 +57,7 @@ fn lease_end_with_a_waiter_leaves_both_sides_equal() {
 #[test]
 fn unlock_message_reaches_subscribers_of_the_replica() {
     let (primary, replica) = replicated();
-    let mut heard = replica.listen_to_unlocks();
+    let mut subscriber = replica.listen_to_unlocks();
     let mut sharded = Subscriber::listen(
         replica.port(),
         "SSUBSCRIBE",
@@ -65,7 +65,7 @@ fn unlock_message_reaches_subscribers_of_the_replica() {
     );
     primary.connection().number("RLOCK.ACQUIRE k owner-a 60000");
     primary.ask("RLOCK.RELEASE k owner-a");
-    assert_eq!(heard.message(), "0");
+    assert_eq!(subscriber.message(), "0");
     primary.ask("CONFIG SET rlock.publish spublish");
     primary.connection().number("RLOCK.ACQUIRE k owner-a 60000");
     primary.ask("RLOCK.RELEASE k owner-a");
@@ -107,7 +107,7 @@ fn replica_never_ends_a_hold_by_itself() {
     let a = primary.client();
     a.number("RLOCK.ACQUIRE k owner-a 1500");
     await_in_step(&primary, &replica);
-    // The primary says nothing for longer than the lease.
+    // The primary sends nothing for longer than the lease.
     primary.signal("STOP");
     eventually("the lease is over", || {
         replica.ask("RLOCK.INFO k").contains("mode free")
@@ -121,18 +121,18 @@ fn replica_never_ends_a_hold_by_itself() {
 }
 
 #[test]
-fn replica_of_a_replica_has_the_same() {
+fn replica_of_a_replica_has_the_same_data() {
     let (primary, replica) = replicated();
     let second = Setup::new().replica_of(&replica).start();
     eventually("it follows", || {
         second.info("replication", "master_link_status") == "up"
     });
-    let mut heard = second.listen_to_unlocks();
+    let mut subscriber = second.listen_to_unlocks();
     crate::kept_holds::exercise(&primary);
     await_in_step(&primary, &replica);
     await_in_step(&replica, &second);
     assert_eq!(facts(&primary, "shared"), facts(&second, "shared"));
-    assert_eq!(heard.message(), "0");
+    assert_eq!(subscriber.message(), "0");
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn writes_of_timers_are_replicated_to_the_database_of_their_lock() {
 }
 
 #[test]
-fn lapsed_hold_taken_by_another_leaves_both_sides_equal() {
+fn expired_hold_taken_by_another_owner_leaves_both_sides_equal() {
     let (primary, replica) = replicated();
     let a = primary.client();
     for _ in 0..20 {
@@ -170,7 +170,7 @@ fn lapsed_hold_taken_by_another_leaves_both_sides_equal() {
 #[test]
 fn lease_that_ends_within_a_script_leaves_both_sides_equal() {
     let (primary, replica) = replicated();
-    // For the keys of a script some servers stop the clock.
+    // Some servers stop the clock for the keys of a script.
     let script = "redis.call('RLOCK.ACQUIRE', KEYS[1], 'owner-a', '1') local sum = 0 \
         for number = 1, 2000000 do sum = sum + number end \
         return redis.call('RLOCK.ACQUIRE', KEYS[1], 'owner-b', '60000')";
@@ -187,9 +187,9 @@ fn lease_that_ends_within_a_script_leaves_both_sides_equal() {
     assert_eq!(facts(&primary, "k"), facts(&replica, "k"));
 }
 
-/// What a replica is written to is gone with the next synchronization, and its master may have granted the lock.
+/// Data written to a replica is gone after the next synchronization, and its master may have granted the lock.
 #[test]
-fn replica_that_may_be_written_to_grants_no_locks() {
+fn writable_replica_grants_no_locks() {
     let (primary, replica) = replicated();
     replica.ask("CONFIG SET replica-read-only no");
     for command in [

@@ -1,7 +1,7 @@
 //! Runs the scenario files on a real server, in real time.
 //!
-//! A machine may stall for longer than a scenario leaves between its steps. A run that differs from its file counts
-//! only if each of its steps came in time; otherwise it says nothing, and is repeated.
+//! A machine may stall for longer than the time between two steps of a scenario. A run that differs from its file
+//! counts only if each step was in time; otherwise it proves nothing, and is repeated.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use rlock_testkit::script::{Step, steps};
 /// How late a step may be: scenarios leave at least 40 ms around each deadline.
 const LATE: Duration = Duration::from_millis(20);
 const ATTEMPTS: usize = 20;
-/// How long what a step expects may take to arrive. The steps after it are late then.
+/// How long the expected result of a step may take. Later steps are late then.
 const ARRIVAL: Duration = Duration::from_secs(5);
 
 /// The commands of the module, which scenarios name without their prefix.
@@ -83,7 +83,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Does what the step says, and compares it with what must be seen.
+    /// Carries out the step, and compares the result with its expectation.
     fn check(&mut self, step: &Step) -> Result<(), String> {
         let at = Duration::from_millis(step.at_ms);
         std::thread::sleep(at.saturating_sub(self.start.elapsed()));
@@ -103,7 +103,7 @@ impl<'a> Run<'a> {
             std::thread::sleep(Duration::from_millis(1));
         }
         if missing == 0 {
-            // What is seen by now may have happened since.
+            // Everything that is visible by now may have happened since.
             self.note_delay(at);
         }
         seen.append(&mut self.outcomes(replies, &messages));
@@ -127,7 +127,7 @@ impl<'a> Run<'a> {
             .or_insert_with(|| self.server.client())
     }
 
-    /// Carries out the command of a step, and gives its reply, if it has one.
+    /// Carries out the command of a step, and returns its reply, if it has one.
     fn perform(&mut self, step: &Step) -> Option<String> {
         let mut arguments = step.command.clone();
         for argument in &mut arguments {
@@ -164,7 +164,7 @@ impl<'a> Run<'a> {
         ))
     }
 
-    /// The reply, or nothing once the server has the connection among the blocked ones.
+    /// The reply; none once the server has blocked the connection.
     fn reply_or_block(&self, client: &str) -> Option<Value> {
         let client = &self.clients[client];
         let start = Instant::now();
@@ -179,8 +179,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Takes what has reached others since it was last asked for. What was
-    /// sent in one turn may be read by one connection before another.
+    /// Takes what others have received since the last call. Connections may read the messages of one turn in any
+    /// order.
     fn collect(&mut self, replies: &mut Vec<(String, Value)>, messages: &mut Vec<String>) {
         self.server.ask("PING");
         let arrived = self
@@ -191,10 +191,10 @@ impl<'a> Run<'a> {
         messages.append(&mut self.subscriber.messages());
     }
 
-    /// What has happened to others, in words.
+    /// The effects on others, as text.
     fn outcomes(&mut self, mut arrived: Vec<(String, Value)>, messages: &[String]) -> Vec<String> {
         let mut lines = Vec::new();
-        // Grants are distinguished by their fences, so they have to be met in that order.
+        // Fences identify grants, so they must be numbered in that order.
         arrived.sort_by_key(|(_, reply)| {
             if let Value::Int(fence) = reply {
                 *fence
@@ -215,7 +215,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// How many scenarios are run at a time; they mostly sleep.
+/// The number of scenarios that run at a time; they mostly sleep.
 const AT_A_TIME: usize = 4;
 
 #[test]
@@ -245,7 +245,7 @@ fn next(scenarios: &Mutex<Vec<PathBuf>>) -> Option<PathBuf> {
     lock(scenarios).pop()
 }
 
-/// What several threads share; one that has panicked ends the test anyway.
+/// Data shared by several threads; a thread that has panicked ends the test anyway.
 fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }

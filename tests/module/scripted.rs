@@ -1,4 +1,4 @@
-//! Contexts that cannot block: there `WAIT` is as if absent, and nothing is changed before that is known.
+//! Contexts that cannot block: `WAIT` has no effect there, and nothing is changed before that is known.
 
 use std::time::{Duration, Instant};
 
@@ -38,7 +38,7 @@ fn wait_in_multi_acts_as_a_try() {
 fn notify_in_multi_queues_as_outside() {
     let server = Server::start();
     let contest = Contest::on(&server);
-    let mut heard = server.listen(&["c"]);
+    let mut subscriber = server.listen(&["c"]);
     let c = server.client();
     c.ask("MULTI");
     c.ask("RLOCK.ACQUIRE k owner-c 60000 WAIT 0 NOTIFY c");
@@ -47,7 +47,7 @@ fn notify_in_multi_queues_as_outside() {
     contest.holder.ask("RLOCK.RELEASE k owner-a");
     contest.assert_handed_over();
     contest.waiter.ask("RLOCK.RELEASE k owner-b");
-    assert!(heard.message().starts_with("grant "));
+    assert!(subscriber.message().starts_with("grant "));
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn commands_act_in_multi_and_in_scripts_as_outside() {
         assert!(shared > fence, "{shared}");
         let full = "RLOCK.ACQUIRE k owner-c 60000 SHARED LIMIT 3 WAIT 0";
         assert_eq!(run(&c, full), "nil");
-        // An upgrade that would have to wait, too.
+        // The same for an upgrade that would have to wait.
         assert_eq!(run(&c, "RLOCK.ACQUIRE k owner-a 60000 WAIT 0"), "nil");
         assert_eq!(run(&c, "RLOCK.RELEASE k owner-b"), "0");
         assert!(run(&c, "RLOCK.ACQUIRE k owner-a 60000 WAIT 0") > shared);
@@ -191,21 +191,21 @@ fn binding_in_multi_is_to_its_connection_and_renewal_in_a_script_leaves_it() {
 #[test]
 fn request_for_several_in_multi_waits_by_its_channel() {
     let server = Server::start();
-    let mut heard = server.listen(&["c"]);
+    let mut subscriber = server.listen(&["c"]);
     let (a, c) = (server.client(), server.client());
     a.number("RLOCK.ACQUIRE k owner-a 60000 SHARED");
     let wait = "RLOCK.MACQUIRE owner-c 60000 2 k k2 WAIT 0 NOTIFY c";
     assert_eq!(in_multi(&c, wait), "WAITING");
     assert_eq!(server.queued("k2"), 1);
     assert_eq!(in_script(&a, "RLOCK.RELEASE k owner-a"), "0");
-    assert!(heard.message().ends_with(" owner-c k"));
+    assert!(subscriber.message().ends_with(" owner-c k"));
     assert_eq!(server.owners("k2"), ["owner-c"]);
 }
 
-/// On most servers the clock stalls within a transaction. A waiter gets its reply before it is over, and needs all of
-/// its lease.
+/// On most servers the clock does not advance within a transaction. A waiter gets its reply before the transaction is
+/// over, and needs its whole lease.
 #[test]
-fn lease_of_a_hand_off_begins_when_it_is_told_however_old_the_transaction_is() {
+fn lease_of_a_hand_off_begins_at_its_message_however_old_the_transaction_is() {
     const AGE: Duration = Duration::from_millis(700);
     let server = Server::start();
     let contest = Contest::on(&server);
@@ -225,9 +225,9 @@ fn lease_of_a_hand_off_begins_when_it_is_told_however_old_the_transaction_is() {
 }
 
 #[test]
-fn wait_begins_when_it_is_asked_for_however_old_the_transaction_is() {
+fn wait_begins_at_its_request_however_old_the_transaction_is() {
     let server = Server::start();
-    let mut heard = server.listen(&["c"]);
+    let mut subscriber = server.listen(&["c"]);
     let a = server.client();
     a.number("RLOCK.ACQUIRE k owner-a 60000");
     let c = server.client();
@@ -236,7 +236,7 @@ fn wait_begins_when_it_is_asked_for_however_old_the_transaction_is() {
     c.ask("DEBUG SLEEP 0.7");
     c.ask("RLOCK.ACQUIRE k owner-b 60000 WAIT 600 NOTIFY c");
     assert_eq!(c.ask("EXEC"), "[OK WAITING]");
-    assert_eq!(heard.message(), "timeout 0 owner-b k");
+    assert_eq!(subscriber.message(), "timeout 0 owner-b k");
     let after = start.elapsed();
     assert!(after >= Duration::from_millis(1300), "{after:?}");
 }

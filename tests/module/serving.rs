@@ -1,19 +1,19 @@
-//! A server that must not grant: its slot has gone or goes, its cluster is down, or it has too few replicas.
+//! A server that must not grant: its slot has moved or is moving, its cluster is down, or it has too few replicas.
 
 use std::time::{Duration, Instant};
 
-use crate::cluster::{await_cluster, begin_move, move_keys, tell_nodes, two_nodes};
+use crate::cluster::{announce_slot, await_cluster, begin_move, move_keys, two_nodes};
 use crate::contest::wait_for;
 use rlock_testkit::Server;
 use rlock_testkit::Setup;
 use rlock_testkit::client::eventually;
 
 #[test]
-fn server_whose_cluster_is_down_grants_nothing_even_if_it_may_be_read() {
+fn server_of_a_down_cluster_grants_nothing_even_if_reads_are_allowed() {
     let server = Server::configured(&["cluster-enabled yes", "cluster-allow-reads-when-down yes"]);
     assert_eq!(server.ask("CLUSTER ADDSLOTSRANGE 0 16383"), "OK");
     await_cluster(&server);
-    let mut heard = server.listen(&["c"]);
+    let mut subscriber = server.listen(&["c"]);
     let a = server.client();
     a.number("RLOCK.ACQUIRE k owner-a 3000");
     let queue = "RLOCK.ACQUIRE k owner-b 60000 WAIT 0 NOTIFY c";
@@ -23,24 +23,24 @@ fn server_whose_cluster_is_down_grants_nothing_even_if_it_may_be_read() {
         a.ask("RLOCK.RENEW k nobody 60000")
             .starts_with("CLUSTERDOWN ")
     });
-    // The server may find that first; then the module counts it when it may grant again.
+    // If the server notices that first, the module counts the replicas when it may grant again.
     eventually("the lease has ended", || server.ask("EXISTS k") == "0");
-    assert_eq!(heard.messages(), [""; 0]);
+    assert_eq!(subscriber.messages(), [""; 0]);
     assert_eq!(server.counter("waiters"), 1);
     assert_eq!(server.ask("CLUSTER ADDSLOTS 0"), "OK");
     await_cluster(&server);
-    assert!(heard.message().starts_with("grant "));
+    assert!(subscriber.message().starts_with("grant "));
 }
 
 #[test]
-fn request_for_several_keys_is_not_granted_where_one_of_them_is_asked_for_elsewhere() {
+fn request_for_several_keys_is_not_granted_if_one_key_has_moved() {
     let (first, second) = two_nodes();
     let a = first.client();
-    let mut heard = first.listen(&["c"]);
+    let mut subscriber = first.listen(&["c"]);
     a.number("RLOCK.ACQUIRE {k}held owner-a 60000");
     let queue = "RLOCK.MACQUIRE owner-m 60000 2 {k}held {k}free WAIT 0 NOTIFY c";
     assert_eq!(a.ask(queue), "WAITING");
-    // Nothing is moved yet, but the newcomer is sent to the other node.
+    // No key has moved yet, but a new request is redirected to the other node.
     begin_move(&first, &second);
     let newcomer = first.ask("RLOCK.ACQUIRE {k}free owner-n 60000");
     assert!(newcomer.starts_with("ASK "), "{newcomer}");
@@ -48,16 +48,16 @@ fn request_for_several_keys_is_not_granted_where_one_of_them_is_asked_for_elsewh
     assert_eq!(n.ask("ASKING"), "OK");
     n.number("RLOCK.ACQUIRE {k}free owner-n 60000");
     assert_eq!(a.ask("RLOCK.RELEASE {k}held owner-a"), "0");
-    assert_eq!(heard.messages(), ["c: withdrawn 0 owner-m {k}held"]);
+    assert_eq!(subscriber.messages(), ["c: withdrawn 0 owner-m {k}held"]);
     assert_eq!(first.counter("waiters"), 0);
     assert_eq!(first.ask("DBSIZE"), "0");
-    tell_nodes(&first, &second);
+    announce_slot(&first, &second);
 }
 
 #[test]
-fn who_asked_to_be_told_of_a_loss_is_told_that_the_slot_has_moved() {
+fn watch_of_a_loss_reports_that_the_slot_has_moved() {
     let (first, second) = two_nodes();
-    let mut heard = first.listen(&["c"]);
+    let mut subscriber = first.listen(&["c"]);
     let (a, b) = (first.client(), first.client());
     let fence = a.number("RLOCK.ACQUIRE k owner-a 60000 NOTIFY c");
     assert_eq!(
@@ -66,10 +66,10 @@ fn who_asked_to_be_told_of_a_loss_is_told_that_the_slot_has_moved() {
     );
     begin_move(&first, &second);
     move_keys(&first, &second);
-    tell_nodes(&first, &second);
-    let mut told = [heard.message(), heard.message()];
-    told.sort();
-    assert_eq!(told, ["withdrawn 0 owner-a k", "withdrawn 0 owner-b k"]);
+    announce_slot(&first, &second);
+    let mut received = [subscriber.message(), subscriber.message()];
+    received.sort();
+    assert_eq!(received, ["withdrawn 0 owner-a k", "withdrawn 0 owner-b k"]);
     assert_eq!(first.counter("watches"), 0);
     let there = second.client();
     assert_eq!(
@@ -102,7 +102,7 @@ fn slots_can_be_migrated_where_the_server_does_it_itself() {
     });
 }
 
-/// A server that needs a replica that it hears of, and its replica.
+/// A server that needs one connected replica, and its replica.
 fn with_needed_replica() -> (Server, Server) {
     let primary = Server::configured(&["min-replicas-to-write 1", "min-replicas-max-lag 1"]);
     let replica = Setup::new().replica_of(&primary).start();
@@ -138,7 +138,7 @@ fn server_without_the_replicas_that_it_needs_keeps_its_queue_waiting() {
 }
 
 #[test]
-fn server_that_was_paused_does_not_hand_out_before_it_has_counted_its_replicas() {
+fn resumed_server_grants_nothing_before_it_has_counted_its_replicas() {
     let (primary, mut replica) = with_needed_replica();
     let a = primary.client();
     eventually("writes are taken", || {
@@ -164,7 +164,7 @@ fn server_that_was_paused_does_not_hand_out_before_it_has_counted_its_replicas()
 }
 
 #[test]
-fn nothing_that_ends_has_a_server_with_too_few_replicas_serve_its_queue() {
+fn server_with_too_few_replicas_serves_no_queue_whatever_ends() {
     let (primary, replica) = with_needed_replica();
     let bound = primary.client();
     eventually("writes are taken", || {
@@ -183,13 +183,13 @@ fn nothing_that_ends_has_a_server_with_too_few_replicas_serve_its_queue() {
     let waiters = [wait_for(&primary, "bound", "owner-b", 1), fitting];
     replica.signal("STOP");
     await_good_replicas(&primary, 0);
-    // A holder ends with its connection, and so does a waiter who was in the way.
+    // A holder ends with its connection, and so does a waiter ahead.
     bound.close();
     gone.close();
     primary.await_queued("permits", 1);
     let refused = a.ask("RLOCK.CANCEL permits owner-c");
     assert!(refused.starts_with("NOREPLICAS "), "{refused}");
-    // Twice as long as the module believes in a count, and longer than it waits for its next turn.
+    // Twice as long as the module trusts a count, and longer than it waits for its next turn.
     let start = Instant::now();
     eventually("it had its turn", || {
         start.elapsed() > Duration::from_millis(300)
@@ -204,7 +204,7 @@ fn nothing_that_ends_has_a_server_with_too_few_replicas_serve_its_queue() {
 }
 
 #[test]
-fn replicas_that_are_needed_since_the_server_runs_are_needed_by_its_queue_too() {
+fn replicas_required_at_run_time_are_required_for_hand_offs() {
     let server = Server::start();
     server.client().number("RLOCK.ACQUIRE k owner-a 500");
     let b = wait_for(&server, "k", "owner-b", 1);

@@ -1,4 +1,4 @@
-//! Each setting at its limits and one past them, and what it does.
+//! Each setting at its limits and one past them, and its effect.
 
 use rlock_core::{Setting, SettingKind};
 
@@ -7,7 +7,7 @@ use rlock_testkit::Server;
 use rlock_testkit::Setup;
 use rlock_testkit::client::eventually;
 
-/// The values of a setting: its default, good ones, and bad ones.
+/// The values of a setting: its default, valid values, and invalid values.
 fn values(setting: Setting) -> (String, Vec<String>, Vec<String>) {
     let owned = |words: &[&str]| words.iter().map(|&it| it.to_owned()).collect::<Vec<_>>();
     match setting.kind() {
@@ -45,7 +45,7 @@ fn values(setting: Setting) -> (String, Vec<String>, Vec<String>) {
 }
 
 #[test]
-fn settings_are_taken_at_their_limits_and_refused_past_them() {
+fn settings_are_accepted_at_their_limits_and_refused_past_them() {
     let server = Server::start();
     for setting in Setting::ALL {
         let name = setting.name();
@@ -69,11 +69,11 @@ fn settings_are_taken_at_their_limits_and_refused_past_them() {
 }
 
 #[test]
-fn loadmodule_line_takes_settings_at_their_limits_and_none_past_them() {
+fn loadmodule_line_accepts_settings_at_their_limits_and_refuses_them_past_them() {
     for setting in Setting::ALL {
         let name = setting.name();
         let (_, good, bad) = values(setting);
-        // The server's configuration file has no word that is empty or has a sign.
+        // The server's configuration file cannot contain an empty word or a sign.
         let shown = |value: &String| value.chars().all(|it| it.is_alphanumeric());
         for value in good.iter().filter(|it| shown(it)) {
             let line = format!("{name} {value}");
@@ -105,7 +105,7 @@ fn settings_survive_a_rewrite_of_the_configuration() {
 fn one_waiter_more_than_the_limit_is_refused() {
     let server = Server::start();
     let contest = Contest::on(&server);
-    let mut heard = server.listen(&["c"]);
+    let mut subscriber = server.listen(&["c"]);
     assert_eq!(server.ask("CONFIG SET rlock.max-waiters 3"), "OK");
     let n = server.client();
     n.number("RLOCK.ACQUIRE k2 owner-a 60000");
@@ -129,19 +129,19 @@ fn one_waiter_more_than_the_limit_is_refused() {
     }
     assert_eq!(server.counter("waiters"), 3);
     assert_eq!(server.counter("watches"), 2);
-    // Taking over its own place needs no other; trying needs none.
+    // Taking over its own place needs no other place; a try needs none.
     assert_eq!(
         n.ask("RLOCK.ACQUIRE k owner-n1 60000 WAIT 0 NOTIFY c"),
         "WAITING"
     );
     assert_eq!(n.ask("RLOCK.ACQUIRE k owner-n3 60000"), "nil");
-    // A lower limit leaves those that wait alone.
+    // A lower limit does not affect existing waiters.
     assert_eq!(server.ask("CONFIG SET rlock.max-waiters 1"), "OK");
     assert_eq!(server.counter("waiters"), 3);
     contest.holder.ask("RLOCK.RELEASE k owner-a");
     contest.assert_handed_over();
     contest.waiter.ask("RLOCK.RELEASE k owner-b");
-    assert!(heard.message().starts_with("grant "));
+    assert!(subscriber.message().starts_with("grant "));
     assert!(
         n.ask("RLOCK.ACQUIRE k2 owner-n3 60000 WAIT 0")
             .starts_with("QUEUEFULL ")
@@ -163,12 +163,12 @@ fn shorter_longest_lease_leaves_held_locks_alone() {
     );
     contest.holder.ask("RLOCK.RELEASE k owner-a");
     contest.assert_handed_over();
-    // What was asked for while it was allowed is given.
+    // A request from when it was allowed is granted.
     assert!(server.connection().number("PTTL k") > 1000);
 }
 
 #[test]
-fn grace_set_later_does_not_begin_anew() {
+fn grace_set_later_does_not_restart() {
     let server = Server::start();
     eventually("the server is up for a while", || {
         server.info("server", "uptime_in_seconds") != "0"

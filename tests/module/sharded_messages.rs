@@ -1,4 +1,4 @@
-//! Outcomes and losses told on sharded channels: `SNOTIFY`.
+//! Outcomes and losses on sharded channels: `SNOTIFY`.
 
 use crate::cluster::{one_node, two_nodes};
 use crate::contest::Contest;
@@ -10,7 +10,7 @@ fn listen(server: &Server, channel: &str) -> Subscriber {
 }
 
 #[test]
-fn request_that_only_plain_subscribers_could_hear_of_is_skipped() {
+fn sharded_request_with_only_plain_subscribers_is_skipped() {
     let server = Server::start();
     let contest = Contest::on(&server);
     let mut plain = server.listen(&["c"]);
@@ -31,7 +31,7 @@ fn request_that_only_plain_subscribers_could_hear_of_is_skipped() {
 }
 
 #[test]
-fn two_kinds_of_channel_of_one_connection_are_told_apart() {
+fn plain_and_sharded_channels_of_one_connection_are_distinct() {
     let server = Server::start();
     let mut plain = server.listen(&["c"]);
     let mut sharded = listen(&server, "c");
@@ -47,7 +47,7 @@ fn two_kinds_of_channel_of_one_connection_are_told_apart() {
 }
 
 #[test]
-fn channel_has_to_be_one_that_the_node_serves() {
+fn node_must_serve_the_channel() {
     let (first, second) = two_nodes();
     // The first node has all slots but one, which has no keys.
     let slot = first.ask("CLUSTER KEYSLOT elsewhere");
@@ -69,7 +69,7 @@ fn channel_has_to_be_one_that_the_node_serves() {
     assert_eq!(first.queued("k"), 1);
     assert_eq!(first.counter("watches"), 0);
     assert_eq!(first.ask("EXISTS {k}free"), "0");
-    // A plain channel may be any; a sharded one need not have the slot of the key.
+    // A plain channel can have any name; a sharded one need not be in the slot of the key.
     let mut sharded = listen(&first, "here");
     assert_eq!(
         n.ask("RLOCK.ACQUIRE k owner-n 60000 WAIT 0 NOTIFY elsewhere"),
@@ -99,18 +99,18 @@ fn unlock_message_is_sharded_in_a_cluster_and_plain_elsewhere() {
         server.connection().number("RLOCK.ACQUIRE k owner-a 60000");
         assert_eq!(server.ask("RLOCK.RELEASE k owner-a"), "0");
         let message = format!("{channel}: 0");
-        let (heard, silent) = if is_cluster {
+        let (subscriber, silent) = if is_cluster {
             (&mut sharded, &mut plain)
         } else {
             (&mut plain, &mut sharded)
         };
-        assert_eq!(heard.messages(), [message]);
+        assert_eq!(subscriber.messages(), [message]);
         assert_eq!(silent.messages(), [""; 0]);
     }
 }
 
 #[test]
-fn right_to_the_channel_is_needed() {
+fn channel_permission_is_required() {
     let server = Server::start();
     let contest = Contest::on(&server);
     server.ask("ACL SETUSER u reset on nopass +@all ~* resetchannels &mine:*");
@@ -134,9 +134,9 @@ fn right_to_the_channel_is_needed() {
 }
 
 #[test]
-fn closed_connection_withdraws_what_it_asked_for() {
+fn closed_connection_withdraws_its_requests() {
     let server = Server::start();
-    let mut heard = listen(&server, "c");
+    let mut subscriber = listen(&server, "c");
     let contest = Contest::on(&server);
     let n = server.client();
     n.number("RLOCK.ACQUIRE held owner-n 60000 SNOTIFY c");
@@ -147,5 +147,5 @@ fn closed_connection_withdraws_what_it_asked_for() {
     server.ask("RLOCK.FORCE held");
     contest.holder.ask("RLOCK.RELEASE k owner-a");
     contest.assert_handed_over();
-    assert_eq!(heard.messages(), [""; 0]);
+    assert_eq!(subscriber.messages(), [""; 0]);
 }

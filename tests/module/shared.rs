@@ -1,4 +1,4 @@
-//! Many who hold one lock together, and the hash in which they are kept.
+//! Many holders of one lock, and the hash with their data.
 
 use crate::contest::wait_for;
 use rlock_testkit::Server;
@@ -17,7 +17,7 @@ fn hold_together(client: &Client, key: &str, count: usize) -> Vec<i64> {
 #[test]
 fn thousand_readers_behind_a_writer_are_let_in_after_it_before_any_newcomer() {
     let server = Server::start();
-    let mut heard = server.listen(&["c"]);
+    let mut subscriber = server.listen(&["c"]);
     let (a, n) = (server.client(), server.client());
     let before = a.number("RLOCK.ACQUIRE k owner-a 60000");
     for number in 0..CROWD {
@@ -31,7 +31,7 @@ fn thousand_readers_behind_a_writer_are_let_in_after_it_before_any_newcomer() {
     let blocked = server.client();
     blocked.send("RLOCK.ACQUIRE k reader-last 60000 SHARED WAIT 0");
     server.await_queued("k", CROWD + 1);
-    // One that comes while they are let in, which takes several turns of the server.
+    // A request that comes while they are let in, which takes several turns of the server.
     let turn = [
         "RLOCK.RELEASE k owner-a",
         "RLOCK.ACQUIRE k new 60000 SHARED",
@@ -45,7 +45,7 @@ fn thousand_readers_behind_a_writer_are_let_in_after_it_before_any_newcomer() {
     assert_eq!(server.ask("HLEN k"), (2 + 2 * holders).to_string());
     let mut last = before;
     for number in 0..CROWD {
-        let message = heard.message();
+        let message = subscriber.message();
         let words = message.split(' ').collect::<Vec<_>>();
         assert_eq!(words[0], "grant");
         assert_eq!(words[2], format!("reader-{number}"));
@@ -64,12 +64,12 @@ fn thousand_readers_behind_a_writer_are_let_in_after_it_before_any_newcomer() {
 fn lease_that_ends_among_many_ends_one_hold() {
     for count in [2, 8, 9, 100] {
         let server = Server::start();
-        let mut heard = server.listen(&["c"]);
+        let mut subscriber = server.listen(&["c"]);
         let a = server.client();
         hold_together(&a, "k", count);
         let lost = a.number("RLOCK.ACQUIRE k short-lived 30 SHARED NOTIFY c");
         let writer = wait_for(&server, "k", "owner-w", 1);
-        assert_eq!(heard.message(), format!("lost {lost} short-lived k"));
+        assert_eq!(subscriber.message(), format!("lost {lost} short-lived k"));
         assert_eq!(a.ask("RLOCK.RENEW k short-lived 60000"), "nil");
         assert_eq!(a.ask("RLOCK.RELEASE k short-lived"), "nil");
         assert_eq!(server.counter("lease_expirations"), 1);
@@ -112,17 +112,17 @@ fn refused_requests_for_a_shared_lock_leave_watch_of_others_alone() {
 }
 
 #[test]
-fn shared_hold_of_one_has_a_lock_of_its_own_again_when_it_was_free() {
+fn single_shared_holder_has_a_new_lock_after_it_was_free() {
     let server = Server::start();
     let a = server.client();
-    let mut heard = server.listen_to_unlocks();
+    let mut subscriber = server.listen_to_unlocks();
     hold_together(&a, "k", 3);
     for number in 0..3 {
-        assert_eq!(heard.messages(), [""; 0]);
+        assert_eq!(subscriber.messages(), [""; 0]);
         assert_eq!(a.ask(&format!("RLOCK.RELEASE k owner-{number}")), "0");
     }
     assert_eq!(server.ask("EXISTS k"), "0");
-    assert_eq!(heard.messages(), ["redisson_lock__channel:{k}: 0"]);
+    assert_eq!(subscriber.messages(), ["redisson_lock__channel:{k}: 0"]);
     a.number("RLOCK.ACQUIRE k owner-1 60000");
     assert_eq!(server.ask("HLEN k"), "2");
 }

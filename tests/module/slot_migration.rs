@@ -1,11 +1,11 @@
-//! Slots that the servers migrate themselves, as Valkey does from version 9 on.
+//! Slots that the servers migrate themselves, since Valkey 9.
 
 use crate::cluster::{SLOT, replica_of, two_nodes};
 use crate::contest::wait_for;
 use rlock_testkit::Server;
 use rlock_testkit::client::{Client, Subscriber, eventually};
 
-/// Two nodes that can do it, of which the first has all slots.
+/// Two nodes that can do it; the first has all slots.
 fn two_migrating_nodes() -> Option<(Server, Server)> {
     let (first, second) = two_nodes();
     let can = first.ask("COMMAND INFO CLUSTER|MIGRATESLOTS") != "[nil]";
@@ -34,7 +34,7 @@ fn await_moved(from: &Server, to: &Server) {
     });
 }
 
-/// Has the copying end only when `go_on` is called.
+/// Delays the end of the copying until `go_on` is called.
 fn hold_up(from: &Server) {
     assert_eq!(from.ask("DEBUG SLOTMIGRATION PREVENT-PAUSE 1"), "OK");
 }
@@ -44,7 +44,7 @@ fn go_on(from: &Server) {
 }
 
 #[test]
-fn hand_overs_while_a_slot_is_copied_are_copied_as_well() {
+fn hand_offs_during_the_copy_of_a_slot_are_copied() {
     let Some((first, second)) = two_migrating_nodes() else {
         return;
     };
@@ -78,7 +78,7 @@ fn hand_overs_while_a_slot_is_copied_are_copied_as_well() {
 }
 
 #[test]
-fn everyone_is_told_that_the_servers_have_migrated_the_slot() {
+fn waiters_and_watches_learn_of_a_migrated_slot() {
     let Some((first, second)) = two_migrating_nodes() else {
         return;
     };
@@ -102,12 +102,18 @@ fn everyone_is_told_that_the_servers_have_migrated_the_slot() {
         let answer = client.answer();
         assert!(answer.starts_with("TRYAGAIN "), "{answer}");
     }
-    let mut told = [plain.message(), plain.message()];
-    told.sort();
-    assert_eq!(told, ["withdrawn 0 owner-n k", "withdrawn 0 owner-v {k}v"]);
-    let mut told = [sharded.message(), sharded.message()];
-    told.sort();
-    assert_eq!(told, ["withdrawn 0 owner-s k", "withdrawn 0 owner-w {k}w"]);
+    let mut received = [plain.message(), plain.message()];
+    received.sort();
+    assert_eq!(
+        received,
+        ["withdrawn 0 owner-n k", "withdrawn 0 owner-v {k}v"]
+    );
+    let mut received = [sharded.message(), sharded.message()];
+    received.sort();
+    assert_eq!(
+        received,
+        ["withdrawn 0 owner-s k", "withdrawn 0 owner-w {k}w"]
+    );
     await_moved(&first, &second);
     for gauge in ["waiters", "watches"] {
         assert_eq!(first.counter(gauge), 0);
@@ -128,7 +134,7 @@ fn nothing_changes_for_anybody_when_a_migration_is_cancelled() {
         return;
     };
     let a = first.client();
-    let mut heard = first.listen(&["c"]);
+    let mut subscriber = first.listen(&["c"]);
     let fence = a.number("RLOCK.ACQUIRE k owner-a 60000");
     let watched = a.number("RLOCK.ACQUIRE {k}w owner-w 60000 NOTIFY c");
     let blocked = wait_for(&first, "k", "owner-b", 1);
@@ -139,21 +145,25 @@ fn nothing_changes_for_anybody_when_a_migration_is_cancelled() {
     await_stage(&first, "waiting-to-pause");
     assert_eq!(first.ask("CLUSTER CANCELSLOTMIGRATIONS"), "OK");
     eventually("the copy is gone", || second.ask("DBSIZE") == "0");
-    assert_eq!(heard.messages(), [""; 0]);
+    assert_eq!(subscriber.messages(), [""; 0]);
     assert_eq!(first.queued("k"), 2);
     assert_eq!(a.number("RLOCK.RENEW k owner-a 60000"), fence);
     assert_eq!(a.ask("RLOCK.RELEASE k owner-a"), "0");
     let next = blocked.fence();
     assert!(next > fence);
     a.ask("RLOCK.RELEASE k owner-b");
-    assert!(heard.message().starts_with("grant "));
+    assert!(subscriber.message().starts_with("grant "));
     a.ask("RLOCK.FORCE {k}w");
-    assert_eq!(heard.message(), format!("lost {watched} owner-w {{k}}w"));
+    assert_eq!(
+        subscriber.message(),
+        format!("lost {watched} owner-w {{k}}w")
+    );
 }
 
-/// The source pauses its writes until the target has taken over, and must not grant what its successor may grant.
+/// The source pauses its writes until the target has taken over, and must not grant a lock that its successor may
+/// grant.
 #[test]
-fn lease_that_ends_between_the_two_nodes_is_followed_by_one_grant_only() {
+fn lease_that_ends_during_a_migration_is_followed_by_one_grant() {
     let Some((first, second)) = two_migrating_nodes() else {
         return;
     };

@@ -1,4 +1,4 @@
-//! Fences that are stored with a lock. Anybody who may write the key can have put them there.
+//! Fences that are stored with a lock. Any user who may write the key can have set them.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -6,7 +6,7 @@ use rlock_testkit::Server;
 use rlock_testkit::client::Client;
 
 const HOUR_USEC: i64 = 3_600_000_000;
-/// The first number that a client may not be able to keep exactly.
+/// The first number that a client may not be able to store exactly.
 const TOO_LARGE: i64 = 1 << 53;
 
 fn clock_usec() -> i64 {
@@ -16,7 +16,7 @@ fn clock_usec() -> i64 {
         .expect("the clock is past 1970")
 }
 
-/// A connection of somebody who may write certain keys only.
+/// A connection of a user who may write only certain keys.
 pub(crate) fn somebody(server: &Server) -> Client {
     server.ask(
         "ACL SETUSER eve on >x ~eve:* resetchannels -@all +hset +del +pexpire +rlock.renew \
@@ -65,7 +65,7 @@ fn stored_fence_is_below_all_that_follow_in_its_key_up_to_an_hour_ahead() {
     }
 }
 
-/// For a shared lock it may be less than what its holders have.
+/// For a shared lock it may be smaller than the holders' fences.
 #[test]
 fn next_shared_holder_is_above_all_others_whatever_is_stored() {
     let server = Server::start();
@@ -77,7 +77,7 @@ fn next_shared_holder_is_above_all_others_whatever_is_stored() {
 }
 
 #[test]
-fn number_that_can_be_no_fence_is_none() {
+fn number_out_of_range_is_not_a_fence() {
     let server = Server::start();
     let eve = somebody(&server);
     for number in [0, TOO_LARGE, TOO_LARGE + 1, i64::MAX] {

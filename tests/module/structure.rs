@@ -1,5 +1,5 @@
-//! The files of the module use each other in one direction, given by the list in `src/lib.rs`, and `ARCHITECTURE.md`
-//! shows what there is.
+//! The files of the module use each other in one direction, given by the list in `src/lib.rs`; `ARCHITECTURE.md`
+//! shows the existing modules.
 
 use std::fs::{read_dir, read_to_string};
 use std::path::{Path, PathBuf};
@@ -52,7 +52,7 @@ fn use_of_a_later_file_is_found_however_it_is_written() {
 }
 
 #[test]
-fn levels_that_are_drawn_are_those_of_the_module() {
+fn drawn_levels_match_the_module() {
     let lib = read("src/lib.rs");
     let mut levels = levels(&lib);
     levels.push("lib");
@@ -67,7 +67,7 @@ fn levels_that_are_drawn_are_those_of_the_module() {
 }
 
 #[test]
-fn dependencies_that_are_drawn_are_those_of_the_crates() {
+fn drawn_dependencies_match_the_crates() {
     let page = read("ARCHITECTURE.md");
     let mut drawn: Vec<_> = page
         .match_indices("` → `")
@@ -105,7 +105,7 @@ fn dependencies_that_are_drawn_are_those_of_the_crates() {
 }
 
 #[test]
-fn what_is_drawn_in_a_box_is_a_module_of_its_crate() {
+fn names_in_a_box_are_modules_of_its_crate() {
     let page = read("ARCHITECTURE.md");
     let drawing = page.split("```text\n").nth(1).expect("there is a drawing");
     let drawing = drawing.split("```").next().unwrap_or_default();
@@ -236,7 +236,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     all
 }
 
-/// What the code of `level` uses that does not come before it in the list.
+/// The names that the code of `level` uses although they do not come before it in the list.
 fn later(listed: &[&str], level: &str, code: &str, is_in_folder: bool) -> Vec<String> {
     let lines = code
         .lines()
@@ -250,7 +250,7 @@ fn later(listed: &[&str], level: &str, code: &str, is_in_folder: bool) -> Vec<St
         .collect::<Vec<_>>()
         .join("\n")
         .replace(above, "crate::");
-    // A file that is not listed may use nothing.
+    // An unlisted file may use nothing.
     let at = listed.iter().position(|it| *it == level).unwrap_or(0);
     let used = code.split("crate::").skip(1).flat_map(names);
     used.filter(|it| it != level && !listed[..at].contains(&it.as_str()))

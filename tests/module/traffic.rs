@@ -1,4 +1,4 @@
-//! Many clients at once, with whatever they do to each other: the lock stays exclusive, and all ends in order.
+//! Many clients at once, with every effect on each other: the lock stays exclusive, and every client finishes.
 
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -16,14 +16,14 @@ const DURATION: Duration = Duration::from_secs(3);
 
 /// What all clients know of a lock.
 #[derive(Default)]
-struct Witness {
+struct Observed {
     holders: AtomicUsize,
     last_fence: AtomicI64,
     grants: AtomicUsize,
 }
 
-impl Witness {
-    /// Holds a lock from now on, which nobody else may.
+impl Observed {
+    /// Holds a lock from now on; nobody else may hold it.
     fn begin(&self, fence: i64) {
         let others = self.holders.fetch_add(1, Ordering::SeqCst);
         assert_eq!(others, 0, "nobody else holds the lock");
@@ -43,14 +43,14 @@ impl Witness {
     }
 }
 
-/// One client's doings; `turn` chooses among them.
-fn take_part(server_port: u16, number: usize, witness: &Witness) {
+/// The actions of one client; `turn` selects one of them.
+fn take_part(server_port: u16, number: usize, witness: &Observed) {
     let mut client = Client::connect(server_port);
     let owner = format!("owner-{number}");
     for round in 0..ROUNDS {
         let turn = (round * 7 + number * 13 + round / 11) % 10;
         match turn {
-            // A client that goes while it waits, or just when it is granted.
+            // A client that disconnects while it waits, or just when it is granted.
             0 => {
                 client.send(&format!("RLOCK.ACQUIRE k {owner} 60000 WAIT 0"));
                 let granted = client.reply_within(Duration::from_micros(200));
@@ -59,7 +59,7 @@ fn take_part(server_port: u16, number: usize, witness: &Witness) {
                 if let Some(Value::Int(fence)) = granted {
                     witness.hold(fence);
                 }
-                // Whatever became of it.
+                // Whatever its outcome was.
                 client.ask(&format!("RLOCK.CANCEL k {owner}"));
                 client.ask(&format!("RLOCK.RELEASE k {owner} ALL"));
                 continue;
@@ -86,7 +86,7 @@ fn take_part(server_port: u16, number: usize, witness: &Witness) {
 fn lock_stays_exclusive_under_traffic() {
     let setup = Setup::new().line("appendonly yes").line("appendfsync no");
     let server = setup.start();
-    let witness = Witness::default();
+    let witness = Observed::default();
     std::thread::scope(|scope| {
         for number in 0..CLIENTS {
             let (port, witness) = (server.port(), &witness);
@@ -109,7 +109,7 @@ fn traffic_with_a_replica_leaves_both_sides_equal() {
                 let client = Client::connect(port);
                 for round in 0..ROUNDS {
                     let key = (round + number) % 3;
-                    // Some leases end by themselves, some locks are taken away.
+                    // Some leases expire, and some locks are forced free.
                     let lease = if round % 5 == 0 { 3 } else { 60_000 };
                     client.ask(&format!(
                         "RLOCK.ACQUIRE k{key} owner-{number} {lease} WAIT 20"
@@ -133,7 +133,7 @@ fn traffic_with_a_replica_leaves_both_sides_equal() {
     assert_eq!(replica.ask("DBSIZE"), "0");
 }
 
-/// Numbers that look random, and are the same in each run.
+/// Pseudo-random numbers, the same in each run.
 pub(crate) struct Numbers(pub(crate) u64);
 
 impl Numbers {
@@ -158,8 +158,8 @@ impl Numbers {
     }
 }
 
-/// Takes and releases some of the locks until the time is over; how often, is the result.
-fn take_several(port: u16, number: usize, witnesses: &[Witness; KEYS]) -> usize {
+/// Takes and releases some of the locks until the time is over; returns how often.
+fn take_several(port: u16, number: usize, witnesses: &[Observed; KEYS]) -> usize {
     let client = Client::connect(port);
     let mut numbers = Numbers(0x9E37_79B9_7F4A_7C15 ^ (number as u64) << 20);
     let start = Instant::now();
@@ -189,9 +189,9 @@ fn take_several(port: u16, number: usize, witnesses: &[Witness; KEYS]) -> usize 
 }
 
 #[test]
-fn each_of_several_locks_stays_exclusive_and_all_clients_get_on() {
+fn each_of_several_locks_stays_exclusive_and_all_clients_progress() {
     let server = Server::start();
-    let witnesses = <[Witness; KEYS]>::default();
+    let witnesses = <[Observed; KEYS]>::default();
     let rounds = std::thread::scope(|scope| {
         let clients = (0..CLIENTS).map(|number| {
             let (port, witnesses) = (server.port(), &witnesses);
@@ -202,7 +202,7 @@ fn each_of_several_locks_stays_exclusive_and_all_clients_get_on() {
             .map(|client| client.join().expect("it ends in order"))
             .collect::<Vec<_>>()
     });
-    // The queue is fair, so nobody has a fraction of what others have.
+    // The queue is fair, so no client gets much less than the others.
     let most = rounds.iter().max().copied().unwrap_or(0);
     let least = rounds.iter().min().copied().unwrap_or(0);
     assert!(least > 0 && least > most / 4, "{rounds:?}");
@@ -228,7 +228,7 @@ fn requests_for_one_and_for_several_in_each_mode_end_in_order() {
     assert_eq!(server.counter("watches"), 0);
 }
 
-/// Asks for locks in all ways, and goes away in the midst of it now and then.
+/// Asks for locks in all ways, and disconnects in the middle now and then.
 fn disturb(port: u16, number: usize) {
     let mut client = Client::connect(port);
     let mut numbers = Numbers(77 + number as u64);
@@ -274,7 +274,7 @@ const LIMIT: i64 = 5;
 const CONNECTIONS: i64 = 20;
 const PERMIT_ROUNDS: i64 = 40;
 
-/// Takes permits in a loop; `held` are those of all connections.
+/// Takes permits in a loop; `held` counts the permits of all connections.
 fn take_permits(port: u16, number: i64, held: &AtomicI64, grants: &AtomicI64) {
     let client = Client::connect(port);
     for round in 0..PERMIT_ROUNDS {

@@ -9,7 +9,7 @@ use rlock_testkit::{Setup, module};
 fn unload_with_waiters_is_refused_and_disturbs_nobody() {
     let server = Server::start();
     let contest = Contest::on(&server);
-    let mut heard = server.listen(&["c"]);
+    let mut subscriber = server.listen(&["c"]);
     let n = server.client();
     assert_eq!(
         n.ask("RLOCK.ACQUIRE k owner-n 60000 WAIT 0 NOTIFY c"),
@@ -20,11 +20,11 @@ fn unload_with_waiters_is_refused_and_disturbs_nobody() {
     contest.holder.ask("RLOCK.RELEASE k owner-a");
     contest.assert_handed_over();
     assert_eq!(server.queued("k"), 1);
-    // A request that waits by a channel is one that waits.
+    // A request that waits by a channel also counts as a waiter.
     let answer = server.ask("MODULE UNLOAD rlock");
     assert!(answer.starts_with("ERR "), "{answer}");
     contest.waiter.ask("RLOCK.RELEASE k owner-b");
-    assert!(heard.message().starts_with("grant "));
+    assert!(subscriber.message().starts_with("grant "));
 }
 
 #[test]
@@ -49,7 +49,8 @@ fn unload_in_the_turn_of_a_key_event_leaves_the_server_alive() {
         let mut server = Server::start();
         let (a, asleep) = (server.client(), server.client());
         a.number("RLOCK.ACQUIRE k owner-a 60000 NOTIFY c");
-        // The key event wakes the event loop, which comes to that after it has read what arrived during the sleep.
+        // The key event wakes the event loop, which handles the wake-up after it has read what arrived during the
+        // sleep.
         a.send_bytes(&[request(&words("DEBUG SLEEP 0.3")), request(&words("DEL k"))].concat());
         asleep.send("MODULE UNLOAD rlock");
         let answer = asleep.answer();
@@ -83,7 +84,7 @@ fn module_can_be_loaded_into_a_running_server() {
     contest.holder.ask("RLOCK.RELEASE k owner-a");
     contest.assert_handed_over();
     assert_eq!(server.counter("panics"), 0);
-    // A second time is refused.
+    // A second load is refused.
     assert!(
         server
             .ask(&format!("MODULE LOAD {path}"))
@@ -152,7 +153,7 @@ fn example_configuration_starts_a_server() {
         let get = format!("CONFIG GET {name}");
         assert_eq!(server.ask(&get), plain.ask(&get));
     }
-    // Any other line changes something, and says what the server does without it.
+    // Any other line changes a setting, and says what the server does without it.
     let lines: Vec<_> = example.lines().collect();
     let others = lines.windows(2).filter(|pair| {
         let known = ["#", "rlock.", "loadmodule "];
@@ -169,7 +170,7 @@ fn example_configuration_starts_a_server() {
 }
 
 #[test]
-fn example_configuration_gives_its_users_what_it_says() {
+fn example_configuration_grants_its_users_the_documented_permissions() {
     let example = include_str!("../../redis.conf.example");
     let users = example
         .lines()
@@ -201,7 +202,7 @@ fn example_configuration_gives_its_users_what_it_says() {
 }
 
 #[test]
-fn module_that_comes_and_goes_leaves_no_memory_behind() {
+fn loading_and_unloading_leaks_no_memory() {
     const TIMES: i64 = 20;
     const BYTES_MAX: i64 = 50;
     let mut server = Server::start();

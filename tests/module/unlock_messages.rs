@@ -1,4 +1,4 @@
-//! Messages to those who do not wait in the server: on which channel, of which kind, and when.
+//! Messages to clients that do not wait in the server: their channel, their kind, and when they are sent.
 
 use rlock_testkit::Server;
 use rlock_testkit::client::Subscriber;
@@ -13,7 +13,7 @@ fn free_once(server: &Server, key: &str) {
 #[test]
 fn channel_is_named_after_the_key() {
     let server = Server::start();
-    let mut heard = server.listen_to_unlocks();
+    let mut subscriber = server.listen_to_unlocks();
     for (key, channel) in [
         ("k", "redisson_lock__channel:{k}"),
         ("{tag}:k", "redisson_lock__channel:{tag}:k"),
@@ -23,20 +23,20 @@ fn channel_is_named_after_the_key() {
         ("%n%s", "redisson_lock__channel:{%n%s}"),
     ] {
         free_once(&server, key);
-        assert_eq!(heard.messages(), [format!("{channel}: 0")]);
+        assert_eq!(subscriber.messages(), [format!("{channel}: 0")]);
     }
 }
 
 #[test]
 fn prefix_is_a_setting() {
     let server = Server::start();
-    let mut heard = server.listen(&["my-prefix:{k}", "redisson_lock__channel:{k}"]);
+    let mut subscriber = server.listen(&["my-prefix:{k}", "redisson_lock__channel:{k}"]);
     assert_eq!(
         server.ask("CONFIG SET rlock.channel-prefix my-prefix"),
         "OK"
     );
     free_once(&server, "k");
-    assert_eq!(heard.messages(), ["my-prefix:{k}: 0"]);
+    assert_eq!(subscriber.messages(), ["my-prefix:{k}: 0"]);
 }
 
 #[test]

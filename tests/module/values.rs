@@ -1,4 +1,4 @@
-//! What is published with an exclusive hold, as far as only a server shows it: the rules are scenarios.
+//! Values that are published with an exclusive hold: what only a server shows. The rules are scenarios.
 
 use std::time::{Duration, Instant};
 
@@ -9,15 +9,15 @@ use rlock_testkit::{Server, replicated};
 
 const CHANNEL: &str = "rlock:value:{k}";
 
-/// A server, and somebody who follows the value of `k`.
+/// A server, and a follower of the value of `k`.
 fn followed() -> (Server, Subscriber) {
     let server = Server::start();
-    let heard = server.listen(&[CHANNEL]);
-    (server, heard)
+    let subscriber = server.listen(&[CHANNEL]);
+    (server, subscriber)
 }
 
-/// What has been heard, without the channel.
-fn heard(subscriber: &mut Subscriber) -> Vec<String> {
+/// The received messages, without the channel.
+fn messages_of(subscriber: &mut Subscriber) -> Vec<String> {
     let channel = format!("{CHANNEL}: ");
     let messages = subscriber.messages().into_iter();
     messages
@@ -39,7 +39,7 @@ fn value(server: &Server) -> String {
 }
 
 #[test]
-fn every_end_is_told_in_time_though_nobody_waits() {
+fn every_end_is_reported_in_time_without_waiters() {
     let (server, mut follower) = followed();
     let ends = [
         "RLOCK.FORCE k",
@@ -59,18 +59,18 @@ fn every_end_is_told_in_time_though_nobody_waits() {
         assert_eq!(follower.message(), format!("{fence} a"), "{end}");
         // Some servers leave the connection in another database.
         server.client().ask(end);
-        let told = follower.message_within(Duration::from_secs(5));
-        let told = told.map(|it| it.1);
-        assert_eq!(told, Some(fence.to_string()), "{end}");
+        let received = follower.message_within(Duration::from_secs(5));
+        let received = received.map(|it| it.1);
+        assert_eq!(received, Some(fence.to_string()), "{end}");
         server.client().ask("FLUSHALL");
-        assert_eq!(heard(&mut follower), [""; 0], "{end}");
+        assert_eq!(messages_of(&mut follower), [""; 0], "{end}");
     }
     assert_eq!(server.counter("watches"), 0);
 }
 
-/// Machines stall at times, so the least of some delays counts.
+/// Machines stall at times, so the shortest of some delays counts.
 #[test]
-fn lease_end_is_told_within_ten_milliseconds_though_nobody_waits() {
+fn lease_end_is_reported_within_ten_milliseconds_without_waiters() {
     let (server, mut follower) = followed();
     let lease = Duration::from_millis(20);
     let late = (0..20).map(|_| {
@@ -109,13 +109,13 @@ fn scripts_and_transactions_publish() {
     let script = "return redis.call('RLOCK.ACQUIRE','k','ann','60000','VALUE','a')";
     let fence = a.call(&["EVAL", script, "1", "k"]);
     let fence = rlock_testkit::client::text(&fence);
-    assert_eq!(heard(&mut follower), [format!("{fence} a")]);
+    assert_eq!(messages_of(&mut follower), [format!("{fence} a")]);
     a.ask("MULTI");
     a.ask("RLOCK.RENEW k ann 60000 VALUE b");
     a.ask("RLOCK.RELEASE k ann");
     a.ask("EXEC");
-    let told = [format!("{fence} b"), fence];
-    assert_eq!(heard(&mut follower), told);
+    let received = [format!("{fence} b"), fence];
+    assert_eq!(messages_of(&mut follower), received);
 }
 
 #[test]
@@ -140,14 +140,14 @@ fn kind_and_key_name_the_channel() {
 }
 
 #[test]
-fn replicas_have_the_value_and_hear_the_messages() {
+fn replicas_have_the_value_and_get_the_messages() {
     let (primary, replica) = replicated();
     let mut follower = replica.listen(&[CHANNEL]);
     let fence = take(&primary, "ann", "VALUE a");
     assert_eq!(follower.message(), format!("{fence} a"));
     await_in_step(&primary, &replica);
     assert_eq!(value(&replica), "a");
-    // A client that asks the new master has it publish the end.
+    // A client that asks the new master makes it publish the end.
     replica.ask("REPLICAOF NO ONE");
     assert_eq!(value(&replica), "a");
     replica.ask("DEL k");
@@ -155,7 +155,7 @@ fn replicas_have_the_value_and_hear_the_messages() {
 }
 
 #[test]
-fn former_primary_forgets_what_it_has_told() {
+fn former_primary_forgets_its_published_values() {
     let (primary, replica) = replicated();
     take(&primary, "ann", "VALUE a");
     await_in_step(&primary, &replica);
@@ -165,7 +165,7 @@ fn former_primary_forgets_what_it_has_told() {
 }
 
 #[test]
-fn end_after_a_restart_is_told_to_those_who_have_asked() {
+fn end_after_a_restart_is_reported_to_followers_who_asked() {
     let mut server = Server::configured(&["appendonly yes", "appendfsync always"]);
     let fence = take(&server, "ann", "VALUE a");
     server.shut_down();
@@ -175,7 +175,7 @@ fn end_after_a_restart_is_told_to_those_who_have_asked() {
     assert_eq!(server.counter("watches"), 1);
     server.ask("PEXPIRE k 50");
     assert_eq!(follower.message(), fence.to_string());
-    // A waiter has the end told as well, and only the new holder's.
+    // A waiter makes the end visible too, but only the new holder's end.
     take(&server, "ann", "VALUE a");
     server.shut_down();
     server.start_again();
@@ -183,23 +183,23 @@ fn end_after_a_restart_is_told_to_those_who_have_asked() {
     let b = server.client();
     b.send("RLOCK.ACQUIRE k bob 60000 WAIT 0 VALUE b");
     server.await_queued("k", 1);
-    heard(&mut follower);
+    messages_of(&mut follower);
     server.ask("DEL k");
     let of_bob = b.fence();
     assert_eq!(follower.message(), format!("{of_bob} b"));
 }
 
 #[test]
-fn value_of_others_making_is_not_published_beyond_its_limit() {
+fn foreign_value_over_the_limit_is_not_published() {
     let (server, mut follower) = followed();
     let long = "v".repeat(1025);
     server.ask(&format!("HSET k ann 1 rlock:fence 7 rlock:value {long}"));
     server.ask("PEXPIRE k 60000");
     assert_eq!(value(&server), "nil");
     assert_eq!(server.ask("RLOCK.RENEW k ann 60000"), "7");
-    assert_eq!(heard(&mut follower), [""; 0]);
+    assert_eq!(messages_of(&mut follower), [""; 0]);
     server.ask("RLOCK.RENEW k ann 60000 VALUE a");
-    assert_eq!(heard(&mut follower), ["7 a"]);
+    assert_eq!(messages_of(&mut follower), ["7 a"]);
 }
 
 #[test]
@@ -225,9 +225,9 @@ fn fences_never_go_back_while_a_crowd_campaigns() {
     let mut last = 0;
     let mut leaders = 0;
     while leaders < campaigners.len() {
-        let told = follower.message_within(Duration::from_secs(5));
-        let (_, told) = told.expect("the next one leads");
-        let fence = told.split(' ').next().and_then(|it| it.parse().ok());
+        let received = follower.message_within(Duration::from_secs(5));
+        let (_, received) = received.expect("the next one leads");
+        let fence = received.split(' ').next().and_then(|it| it.parse().ok());
         let fence: i64 = fence.expect("a message begins with a fence");
         assert!(fence >= last, "{fence} after {last}");
         leaders += usize::from(fence > last);

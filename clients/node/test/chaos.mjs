@@ -1,11 +1,11 @@
-// Contends for locks amid faults, and writes down what it saw: crates/rlock-client/tests/chaos/program.rs.
+// Contends for locks during faults, and reports what it saw to crates/rlock-client/tests/chaos/program.rs.
 
 import { setTimeout as pause } from 'node:timers/promises';
 import { Client } from '../rlock.mjs';
 
 const { RLOCK_URL, RLOCK_SEED, RLOCK_KEYS, RLOCK_COPIES } = process.env;
 let seed = Number(RLOCK_SEED);
-// A Weyl sequence, mixed: the same for each seed.
+// Random numbers from a mixed Weyl sequence, which depend only on the seed.
 const random = below => {
   seed = (seed + 0x6d2b79f5) | 0;
   const mixed = Math.imul(seed ^ (seed >>> 15), seed | 1);
@@ -47,7 +47,7 @@ async function ask(key) {
   } };
 }
 
-/** Whether it is valid, asked right before and right after a look at the clock. */
+/** Whether the lock is valid, both before and after reading the clock. */
 function sample(guard, hold) {
   const before = guard.isValid;
   const moment = now();

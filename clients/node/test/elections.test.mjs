@@ -1,4 +1,4 @@
-// Who leads, and who learns of it, on real servers.
+// Leaders and their observers, on real servers.
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
@@ -37,7 +37,7 @@ test('leaders follow one another, and each observer sees each', async t => {
   assert.equal(await connections(port), 3);
 });
 
-test('an election has the terms that it was made with', async t => {
+test('an election has the options that it was created with', async t => {
   const { url } = await start(t);
   const client = connect(t, url);
   const options = Object.freeze({ lease: 500, renew: false });
@@ -107,7 +107,7 @@ test('an observer ends with its client', async t => {
   await assert.rejects(client.election('k').observe().next(), { code: 'Closed' });
 });
 
-test('what is not taken is bounded, and the next change says so', async t => {
+test('untaken changes have a limit, and the next change says so', async t => {
   const { url, servers: [{ port }] } = await start(t);
   const client = connect(t, url);
   const changes = client.election('k').observe();
@@ -124,7 +124,7 @@ test('what is not taken is bounded, and the next change says so', async t => {
   assert.ok(await isFree(port, 'k'));
 });
 
-test('what the server does not allow is an error', async t => {
+test('a refusal of the server is an error', async t => {
   const { url, servers: [{ port }] } = await start(t);
   await ask(port, 'ACL', 'SETUSER', 'app', 'on', '>secret', '~*', '&rlock:client:*', '+@all');
   const client = connect(t, url.replace('redis://', 'redis://app:secret@'));

@@ -1,13 +1,16 @@
 // Networks, servers and callers that fail.
 
 import assert from 'node:assert/strict';
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
 import { readFileSync } from 'node:fs';
+import net from 'node:net';
 import { test } from 'node:test';
 import { setTimeout as pause } from 'node:timers/promises';
 import { Client } from '../rlock.mjs';
 import { ask, connect, connections, eventually, isFree, network, queued, start } from './servers.mjs';
 
-test('a thousand holds and a thousand waits go by one connection', async t => {
+test('a thousand holds and a thousand waits share one connection', async t => {
   const { url, servers: [{ port }] } = await start(t);
   const client = connect(t, url);
   const holds = await Promise.all(Array.from({ length: 1000 }, (_, i) => client.lock(`k${i}`, { lease: 4000 })));
@@ -23,7 +26,7 @@ test('a thousand holds and a thousand waits go by one connection', async t => {
   assert.deepEqual([losses, reconnects], [0, 0]);
 });
 
-test('ten thousand waits that are given up leave nothing', async t => {
+test('ten thousand abandoned waits leave nothing', async t => {
   const warnings = [];
   process.on('warning', warning => warnings.push(warning.message));
   const { url, servers: [{ port }] } = await start(t);
@@ -32,7 +35,7 @@ test('ten thousand waits that are given up leave nothing', async t => {
   for (let round = 0; round < 10; round++) {
     const given = new AbortController();
     const waits = Array.from({ length: 1000 }, (_, i) => client.lock(i % 2 ? 'k' : 'l', { signal: given.signal }));
-    // Some before they are connected or sent, some as they are granted, the others while they wait.
+    // Some end before they are connected or sent, some at their grant, the others while they wait.
     if (round % 3) await pause(round);
     given.abort();
     const ends = await Promise.allSettled(waits);
@@ -47,7 +50,7 @@ test('ten thousand waits that are given up leave nothing', async t => {
   assert.deepEqual(warnings, []);
 });
 
-test('waits that are given up while a connection opens leave no connection', async t => {
+test('waits that are abandoned while a connection opens leave no connection', async t => {
   const { servers: [{ port }] } = await start(t);
   const net = await network(t, port);
   net.delay = 20;
@@ -120,7 +123,7 @@ test('two clients behind a bad network never hold at once', async t => {
   assert.ok(grants > 20, `${grants}`);
 });
 
-test('a server that stalls ends no wait late, and what was asked of it leaves nothing', async t => {
+test('a stalled server ends no wait late, and its requests leave nothing', async t => {
   const { url, servers: [{ port, pid }] } = await start(t);
   const client = connect(t, url, { responseTimeout: 500, retryTimeout: 1000 });
   const guard = await client.lock('k', { lease: 1000 });
@@ -137,7 +140,7 @@ test('a server that stalls ends no wait late, and what was asked of it leaves no
   await eventually('nothing is left', async () => await isFree(port, 'k') && await isFree(port, 'l'), 15_000);
 });
 
-test('a loop that is blocked beyond the lease knows of the loss at its first look', async t => {
+test('an event loop that was blocked beyond the lease learns of the loss at its first check', async t => {
   const { url } = await start(t);
   const guard = await connect(t, url).lock('k', { lease: 200 });
   const until = Date.now() + 400;
@@ -195,7 +198,63 @@ test('a cluster, over all of its slots', async t => {
   }));
 });
 
-test('by TLS, with the certificates that one names', async t => {
+/** The lines on standard error of a program that waits for a lock. */
+async function stderrOfAWait(url) {
+  const program = `import { Client } from ${JSON.stringify(new URL('../rlock.mjs', import.meta.url))};
+    await new Client(${JSON.stringify(url)}).lock('invoice:7');`;
+  const child = spawn(process.execPath, ['--input-type=module', '--eval', program], { stdio: ['ignore', 'ignore', 'pipe'] });
+  let printed = '';
+  child.stderr.setEncoding('utf8').on('data', text => { printed += text; });
+  try {
+    await eventually('a warning', () => printed.includes('trying again'));
+    await pause(1000); // Several attempts.
+  } finally {
+    child.kill('SIGKILL');
+  }
+  return printed.split('\n').filter(line => line.includes('rlock') || line.includes('cannot reach'));
+}
+
+test('an unreachable server is reported once', async () => {
+  const listener = net.createServer().listen(0, '127.0.0.1');
+  await once(listener, 'listening');
+  const { port } = listener.address();
+  await new Promise(resolve => { listener.close(resolve); });
+  const [line, ...more] = await stderrOfAWait(`redis://127.0.0.1:${port}`);
+  assert.match(line, new RegExp(`RlockWarning: cannot reach 127\\.0\\.0\\.1:${port} \\(.*ECONNREFUSED.*\\), trying again$`));
+  assert.deepEqual(more, []);
+});
+
+test('a wrong password is reported once', async t => {
+  const { servers: [{ port }] } = await start(t);
+  await ask(port, 'CONFIG', 'SET', 'requirepass', 'secret');
+  for (const [login, reason] of [['', 'NOAUTH'], [':wrong@', 'WRONGPASS']]) {
+    const [line, ...more] = await stderrOfAWait(`redis://${login}127.0.0.1:${port}`);
+    assert.match(line, new RegExp(`RlockWarning: cannot reach 127\\.0\\.0\\.1:${port} \\(${reason} .*\\), trying again$`));
+    assert.deepEqual(more, []);
+  }
+});
+
+test('the option log gets the warnings, and nothing is printed', async t => {
+  const [warnings, lines] = [[], []];
+  const add = warning => warnings.push(warning.message);
+  process.on('warning', add);
+  t.after(() => process.off('warning', add));
+  const client = connect(t, 'redis://127.0.0.1:1', { log: (level, text) => lines.push(`${level} ${text}`), retryTimeout: 500 });
+  await assert.rejects(client.tryLock('k'), { code: 'Unavailable' });
+  assert.equal(lines.filter(line => line.startsWith('warn cannot reach 127.0.0.1:1 (')).length, 1);
+  assert.deepEqual(warnings, []);
+});
+
+test('a lack of rights names the key and the rule', async t => {
+  const { servers: [{ port }] } = await start(t);
+  await ask(port, 'ACL', 'SETUSER', 'few', 'on', '>p', '~other:*', '&rlock:client:*', '+@all');
+  const client = connect(t, `redis://few:p@127.0.0.1:${port}`);
+  await assert.rejects(client.lock('invoice:7'), { code: 'Denied', message: /'invoice:7'.* ~invoice:\*.*docs\/operating\.md/ });
+  await ask(port, 'ACL', 'SETUSER', 'few', '-rlock.acquire');
+  await assert.rejects(client.lock('other:7'), { code: 'Denied', message: /'rlock\.acquire'.* \+rlock\.acquire:/ });
+});
+
+test('TLS, with the certificates of the options', async t => {
   const { tls: { url, authority } } = await start(t, 'one', '--tls');
   await assert.rejects(connect(t, url).connect(), /certificate/);
   const guard = await connect(t, url, { tls: { ca: readFileSync(authority) } }).lock('k');

@@ -1,4 +1,4 @@
-// What users call, on real servers.
+// The API, on real servers.
 
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
@@ -14,7 +14,7 @@ import { ask, connect, eventually, isFree, queued, start } from './servers.mjs';
 
 const code = wanted => error => error instanceof RlockError && error.code === wanted && error.name === `${wanted}Error`;
 
-test('a lock is handed over by its release, under a larger fence', async t => {
+test('a release hands the lock over, under a larger fence', async t => {
   const { url, servers: [{ port }] } = await start(t);
   const [a, b] = [connect(t, url), connect(t, url)];
   const first = await a.lock('k');
@@ -66,7 +66,7 @@ test('each kind of lock', async t => {
   assert.ok(await isFree(port, 'r'));
 });
 
-test('an activity enters again what it holds, and a circle of two is refused', async t => {
+test('an activity re-enters its locks, and a cycle of two is refused', async t => {
   const { url } = await start(t);
   const client = connect(t, url);
   const [one, two] = [client.activity(), client.activity()];
@@ -161,7 +161,7 @@ describe('a loss', () => {
   });
 });
 
-test('a process ends with its work, whatever it holds or has connected', async t => {
+test('a process ends with its work, even with holds and connections', async t => {
   const { url } = await start(t);
   const source = `
     const { Client } = require('${fileURLToPath(new URL('../rlock.cjs', import.meta.url))}');
@@ -172,7 +172,7 @@ test('a process ends with its work, whatever it holds or has connected', async t
   await eventually('the hold is gone', async () => (await connect(t, url).info('k')).mode === 'free');
 });
 
-test('worker threads have clients of their own', async t => {
+test('worker threads have their own clients', async t => {
   const { url } = await start(t);
   const source = `
     const { Client } = require('${fileURLToPath(new URL('../rlock.cjs', import.meta.url))}');
@@ -192,7 +192,7 @@ test('worker threads have clients of their own', async t => {
   assert.deepEqual(counts, [50, 50, 50]);
 });
 
-test('the package is the same by import and by require, and is typed', async () => {
+test('import and require load the same package, and it is typed', async () => {
   const require = createRequire(import.meta.url);
   assert.equal(require('../rlock.cjs').Client, Client);
   const here = fileURLToPath(new URL('..', import.meta.url));
@@ -202,7 +202,7 @@ test('the package is the same by import and by require, and is typed', async () 
   await promisify(execFile)(process.execPath, [tsc, ...checks], { cwd: here });
 });
 
-test('the events that are written and the actions that are read are those of the record', async () => {
+test('events are encoded and actions are decoded as recorded', async () => {
   const { forms } = createRequire(import.meta.url)('../engine.cjs');
   const names = ['connect', 'write', 'close', 'granted', 'refused', 'done', 'failed', 'answered', 'over', 'note', 'leader'];
   const record = JSON.parse(await readFile(process.env.RLOCK_RUN
@@ -239,7 +239,7 @@ test('the examples of README run as they are', async t => {
   const here = fileURLToPath(new URL('..', import.meta.url));
   for (const text of examples) {
     const type = text.startsWith('import') ? 'module' : 'commonjs';
-    // A package finds itself by its name.
+    // A package can import itself by its name.
     await promisify(execFile)(process.execPath, [`--input-type=${type}`, '-e', text], { cwd: here, timeout: 10_000 });
   }
 });

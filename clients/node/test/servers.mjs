@@ -30,7 +30,7 @@ export function connect(test, url, options) {
   return client;
 }
 
-/** The words of a reply to a command in plain RESP2, on a connection of its own. */
+/** The reply to a command in plain RESP2, on a separate connection. */
 export async function ask(port, ...words) {
   const socket = net.connect(port, '127.0.0.1').setEncoding('utf8');
   socket.end(`*${words.length}\r\n${words.map(it => `$${Buffer.byteLength(it)}\r\n${it}\r\n`).join('')}`);
@@ -58,7 +58,7 @@ export const isFree = async (port, key) => (await ask(port, 'EXISTS', key)) === 
 export const connections = async port =>
   (await ask(port, 'CLIENT', 'LIST')).split('\n').filter(it => it.includes('lib-name=rlock-node') || / sub=[1-9]/.test(it)).length;
 
-/** A network before a server: `delay` holds replies back, `mute` loses them, `cut` ends connections. */
+/** A proxy in front of a server: `delay` delays replies, `mute` loses them, `cut` ends connections. */
 export async function network(test, port) {
   const state = { delay: 0, mute: false, pairs: new Set(), made: 0 };
   const server = net.createServer(near => {

@@ -1,4 +1,4 @@
-// What users write, for the compiler to check.
+// A program of a user, for the compiler to check.
 import { Client, RlockError, type Guard, type Leader, type Leadership } from '../rlock.js';
 
 export async function use(): Promise<number> {

@@ -1,4 +1,4 @@
-"""Locks of a Redis or Valkey server with the rlock module: queued, leased, fenced."""
+"""Locks on a Redis or Valkey server with the rlock module: queued, leased, fenced."""
 
 from ._elections import Change, Leader, Proclaimed
 from ._engine import __version__

@@ -1,4 +1,4 @@
-"""What both faces share of elections."""
+"""Elections: the part that the APIs for threads and for asyncio share."""
 
 import asyncio
 import collections
@@ -8,7 +8,7 @@ from typing import Any, Deque, Dict, Generic, NamedTuple, Optional, Tuple, Type,
 
 from . import _errors as errors
 from . import _wire as wire
-from ._face import ClientBase, LockBase, Value, key_bytes
+from ._base import ClientBase, LockBase, Value, key_bytes
 from ._host import Call, Host, Key
 
 CHANGES_MAX = 1024
@@ -20,13 +20,13 @@ class Proclaimed(NamedTuple):
     """What a leader has published."""
 
     fence: int
-    """Larger than the fence of every leader before."""
+    """Larger than the fence of every earlier leader."""
     value: bytes
     """0 to 1024 bytes."""
 
 
 class Leader(NamedTuple):
-    """Who leads, as the server says."""
+    """The current leader, according to the server."""
 
     fence: int
     value: bytes
@@ -36,16 +36,18 @@ class Leader(NamedTuple):
 
 
 class Change(NamedTuple):
-    """Who leads from now on, as an observer sees it."""
+    """A new leader, as an observer receives it."""
 
     leader: Optional[Proclaimed]
     """``None`` if nobody leads."""
     missed: bool
-    """Whether others may have led since the last change: there was no connection, or too many changes were not taken."""
+    """Whether the observer may have missed leaders since the last change. This happens if there was no connection, or
+    if it did not take its changes in time."""
 
 
 class Observer(Call):
-    """Gets each change from its host, and keeps what is not taken. ``ready`` is set while there is something to take."""
+    """Receives each change from its host, and keeps changes until they are taken. ``ready`` is set while there are
+    any."""
 
     is_observer = True
 
@@ -55,7 +57,7 @@ class Observer(Call):
         self._lock, self._ready, self.wake = threading.Lock(), ready, ready.set
         self.is_closed = False
 
-    def told(self, leader: Optional[Tuple[int, bytes, str, Optional[float]]], missed: bool) -> None:
+    def leader_changed(self, leader: Optional[Tuple[int, bytes, str, Optional[float]]], missed: bool) -> None:
         with self._lock:
             if len(self._untaken) == CHANGES_MAX:
                 self._untaken.popleft()
@@ -68,7 +70,7 @@ class Observer(Call):
             super().finish(value, error)
 
     def take(self, host: Host) -> Optional[Change]:
-        """The next one; ``None`` if the caller has to wait for it."""
+        """The next change; ``None`` if the caller must wait for it."""
         if host.is_foreign:
             raise errors.Closed(FOREIGN)
         with self._lock:
@@ -87,15 +89,15 @@ class Observer(Call):
 
 
 class ChangesBase:
-    """An observer, from its first request until it is closed or forgotten."""
+    """An observer, from its first request until it is closed or garbage-collected."""
 
-    _is_left = True  # Before it has begun.
+    _is_left = True  # Until it begins.
 
     def __init__(self, host: Host, key: bytes, ready: Union[threading.Event, asyncio.Event]) -> None:
         self._host, self._observer, self._is_left = host, Observer(key, ready), False
 
     def close(self) -> None:
-        """Ends it. A thread or task that waits for a change learns that there are no more."""
+        """Ends the observer. A thread or task that waits for a change stops waiting."""
         self._observer.close()
         self._leave()
 
@@ -106,13 +108,13 @@ class ChangesBase:
                 self._host.post(functools.partial(self._host.give_up, self._observer))
 
     def __del__(self) -> None:
-        self._leave()  # Nobody waits, and this may run in the middle of anything: it takes no lock.
+        self._leave()  # It may run at any point of the program, so it takes no lock.
 
 
 class LeadershipBase(LockBase):
     async def proclaim(self, value: Value) -> None:
-        """Publishes another value, which observers receive under the same fence. Raises `Lost`, `OutOfRange` for more
-        than 1024 bytes, or `Unavailable`: then it is not known which value is published."""
+        """Publishes another value, which observers receive under the same fence. Raises `Lost`; `OutOfRange` for more
+        than 1024 bytes; or `Unavailable`, after which either value may be published."""
         await self._change(wire.PROCLAIM, wire.data(key_bytes(value, "value")))
 
     async def resign(self) -> None:
@@ -125,7 +127,7 @@ class ElectionBase(Generic[M]):
 
     def __init__(self, client: ClientBase[Any, Any], key: Key, terms: Dict[str, Any]) -> None:
         self._client, self._key, self._terms = client, key_bytes(key), terms
-        self._lock({})  # Says now what is wrong with them.
+        self._lock({})  # Raises an error now if the terms are invalid.
 
     def _lock(self, terms: Dict[str, Any]) -> Any:
         all_terms = {**self._terms, **terms}
@@ -135,11 +137,12 @@ class ElectionBase(Generic[M]):
         return self._client.lock(self._key, **all_terms)
 
     def campaign(self, value: Value, **terms: Any) -> M:
-        """A leadership, which is not acquired yet: a lock that publishes ``value`` (0 to 1024 bytes, or text) while it is
-        held. ``terms`` are those of `Client.lock`, such as ``wait``, but ``shared``, ``limit`` and ``permits``."""
+        """A leadership, which is not acquired yet: a lock that publishes ``value`` (0 to 1024 bytes, or text) while it
+        is held. ``terms`` are the options of `Client.lock`, such as ``wait``, without ``shared``, ``limit`` and
+        ``permits``."""
         return self._kind(self._client, self._lock(terms)._terms._replace(value=key_bytes(value, "value")))
 
     async def leader(self) -> Optional[Leader]:
-        """Who leads at the moment of asking; ``None`` if nobody does. It may be different by now."""
+        """The leader at the moment of the request; ``None`` if nobody leads. It may have changed since."""
         leader = await self._client._host().call(Call([self._key]), wire.LEADER, wire.data(self._key))
         return leader and Leader(*leader)

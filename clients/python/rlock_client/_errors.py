@@ -1,10 +1,10 @@
-"""What can go wrong. ``code`` says it in the same words in every language."""
+"""The errors. Their ``code`` is the same in every language."""
 
 from typing import Dict, Type
 
 
 class Error(Exception):
-    """What a call of this package fails with. ``transient``: to try again may help."""
+    """The base of all errors of this package. ``transient`` says whether a retry may help."""
 
     def __init__(self, text: str, code: str = "", transient: bool = False) -> None:
         super().__init__(text, code or type(self).__name__, transient)
@@ -15,11 +15,11 @@ class Error(Exception):
 
 
 class NotAcquired(Error):
-    """The wait is over, and somebody else still has the lock."""
+    """The wait is over, and another owner still has the lock."""
 
 
 class Lost(Error):
-    """The lock was no longer held. What was done under it may have overlapped with another holder's work."""
+    """The lock was no longer held. Work under it may have overlapped with another holder's work."""
 
 
 class OutOfRange(Error, ValueError):
@@ -27,11 +27,11 @@ class OutOfRange(Error, ValueError):
 
 
 class Unavailable(Error):
-    """No usable answer came in time. What was asked for is withdrawn in the background."""
+    """No usable answer arrived in time. The client withdraws the request in the background."""
 
 
 class NotConnected(Error):
-    """The first connection could not be made (``Connect``)."""
+    """The first connection failed. The ``code`` is ``Connect``."""
 
 
 class ModuleMissing(Error):
@@ -43,7 +43,7 @@ class Deadlock(Error):
 
 
 class QueueFull(Error):
-    """The server's queues have no place left."""
+    """The server's queues are full."""
 
 
 class Cancelled(Error):
@@ -51,7 +51,7 @@ class Cancelled(Error):
 
 
 class Closed(Error):
-    """The client was closed."""
+    """The client has been closed."""
 
 
 kinds: Dict[str, Type[Error]] = {
@@ -62,5 +62,5 @@ kinds["Connect"] = NotConnected
 
 
 def of(code: str, text: str, transient: bool) -> Error:
-    """An error as the engine tells it."""
+    """The exception for an error of the engine."""
     return kinds.get(code, Error)(text, code, transient)

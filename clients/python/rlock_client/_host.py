@@ -1,4 +1,4 @@
-"""What both faces share beneath: carries out what the engine says. It decides nothing about locks."""
+"""Carries out the actions of the engine, for the APIs for threads and for asyncio. It decides nothing about locks."""
 
 import collections
 import contextlib
@@ -26,7 +26,7 @@ _BLOCKED = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWant
 
 
 def millis(name: str, seconds: Optional[float]) -> int:
-    """Seconds as the engine counts them; ``None`` is without limit."""
+    """Seconds as the engine's milliseconds; ``None`` means no limit."""
     if seconds is None or seconds == math.inf:
         return wire.NONE
     if not 0 <= seconds < 2**53:
@@ -35,13 +35,13 @@ def millis(name: str, seconds: Optional[float]) -> int:
 
 
 class Settings:
-    """A client's settings; each of its hosts starts with them."""
+    """The settings of a client, for each of its hosts."""
 
     def __init__(self, url: str, name: str, tls: Optional[ssl.SSLContext], **timeouts: Optional[float]) -> None:
         fields = [wire.text(it) for it in (url, name, "rlock-python", __version__)]
         limits = [wire.number(millis(name, timeout)) for name, timeout in timeouts.items()]
         self.begin, self.tls = wire.u32(VERSION) + b"".join(fields + limits), tls
-        self.engine()  # Says now what is wrong with them.
+        self.engine()  # Raises an error now if the settings are invalid.
 
     def engine(self) -> Engine:
         try:
@@ -50,7 +50,7 @@ class Settings:
             raise errors.OutOfRange(str(error)) from None
 
     def context(self, how: int) -> Optional[ssl.SSLContext]:
-        """For TLS, as an address of the engine has it."""
+        """The TLS context for an address of the engine."""
         if how not in (1, 2):
             return None
         if self.tls is None or how == 2:
@@ -63,7 +63,7 @@ class Settings:
 
 
 class Activity:
-    """An owner for what one activity does one after the other: it enters again what it holds, and deadlocks are seen."""
+    """An owner for sequential work: it re-enters its locks, and the server detects deadlocks."""
 
     last = 0
 
@@ -77,7 +77,7 @@ def named(keys: Sequence[bytes]) -> str:
 
 
 class Hold:
-    """What was granted to one call."""
+    """The hold that was granted to one call."""
 
     def __init__(self, host: "Host", number: int, about: "Call") -> None:
         self.host, self.number, self.keys, self.on_loss = host, number, about.keys, about.on_loss
@@ -104,12 +104,12 @@ class Hold:
         host = self.host
         host.holds.pop(self.number, None)
         if not (self.is_released or host.is_foreign or host.is_closed):
-            log.warning("%s: a lock was forgotten while it was held; it is released", named(self.keys))
+            log.warning("%s: a lock was garbage-collected while it was held; it is released", named(self.keys))
             host.post(functools.partial(host.step, wire.head(wire.LEAVE, self.number)))
 
 
 class Call:
-    """Somebody waits for its end."""
+    """A call that a thread or a task waits for."""
 
     is_observer = False
 
@@ -123,8 +123,8 @@ class Call:
         self.is_done, self.value, self.error = False, None, None  # type: bool, Any, Optional[errors.Error]
         self.wake: Callable[[], None]
 
-    def told(self, leader: Any, missed: bool) -> None:
-        """Who leads, any number of times before the end, if it is an observer."""
+    def leader_changed(self, leader: Any, missed: bool) -> None:
+        """Takes a new leader. An observer receives any number of them before its end."""
         raise NotImplementedError
 
     def finish(self, value: Any, error: Optional[errors.Error] = None) -> None:
@@ -138,7 +138,7 @@ class Call:
 
 
 class Connection:
-    """A socket that does not block, once a thread of its own has made it."""
+    """A non-blocking socket. A separate thread connects it."""
 
     def __init__(self, host: "Host", number: int, how: int, place: str, port: int) -> None:
         self.host, self.number, self.how, self.place, self.port = host, number, how, place, port
@@ -162,7 +162,7 @@ class Connection:
             if context:
                 made = context.wrap_socket(made, server_hostname=self.place)
             made.setblocking(False)
-        except Exception as error:  # Of any kind: it is reported.
+        except Exception as error:  # Every kind is reported.
             if made:
                 made.close()
             self.host.post(functools.partial(self.ended, error))
@@ -208,7 +208,7 @@ class Connection:
             self.ended(error)
 
     def ended(self, error: Optional[Exception]) -> None:
-        """It could not be made, or is at its end."""
+        """The connection could not be opened, or it has ended."""
         if not self.is_current or self.host.is_foreign:
             return
         self.host.connections.pop(self.number).close()
@@ -229,31 +229,31 @@ class Connection:
 
 
 class Host:
-    """One machine with its connections. A child of a fork gets one of its own."""
+    """One engine with its connections. A child of a fork creates its own host."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings, self.engine, self.is_foreign, self.is_closed = settings, settings.engine(), False, False
         self.connections: Dict[int, Connection] = {}
         self.writing: Set[Connection] = set()
         self.calls: Dict[int, Call] = {}
-        self.told: Deque[Any] = collections.deque()
+        self.reports: Deque[Any] = collections.deque()
         self.holds: Dict[int, "weakref.ref[Hold]"] = {}
         self.last, self.deadline = 0, wire.NONE
         _hosts.add(self)
 
-    # What a face has to say.
+    # The API for threads or for asyncio implements these.
     async def call(self, call: Call, kind: int, fields: bytes = b"") -> Any:
         raise NotImplementedError
 
     def post(self, work: Callable[[], None]) -> None:
-        """Has it done soon. May be called at any time, by any thread, also by a destructor."""
+        """Runs ``work`` soon. Any thread may call this at any time, and destructors may too."""
         raise NotImplementedError
 
     def watch(self, connection: Connection, of: socket.socket, mask: int) -> None:
         raise NotImplementedError
 
     def stepped(self) -> None:
-        """Sets the timer to the deadline, writes what has to be written, and notifies callers."""
+        """Sets the timer to the deadline, writes the pending output, and notifies callers."""
         raise NotImplementedError
 
     def lost(self, hold: Hold) -> None:
@@ -267,7 +267,7 @@ class Host:
         self.step(wire.head(kind, call.number) + fields)
 
     def give_up(self, call: Call) -> None:
-        """Its caller does not wait any more, or could not take what it was granted."""
+        """Abandons a call that nobody waits for any more, or whose caller could not take the grant."""
         if self.calls.pop(call.number, None):
             self.step(wire.head(wire.ABANDON, call.number))
         elif isinstance(call.value, Hold) and call.hold is None and not call.value.is_released:
@@ -280,7 +280,7 @@ class Host:
             kind, number = action[:2]
             if kind == 2:
                 connection = self.connections.get(number)
-                if connection:  # What is said in one turn goes in one piece.
+                if connection:  # All output of one turn is sent together.
                     connection.output += action[2]
                     self.writing.add(connection)
             elif kind == 3:
@@ -290,18 +290,18 @@ class Host:
             elif kind == 1:
                 self.connect(Connection(self, *action[1:]))
             else:
-                self.told.append(action)
+                self.reports.append(action)
         self.stepped()
 
     def connect(self, connection: Connection) -> None:
         self.connections[connection.number] = connection
         try:
-            # In a separate thread: a name may take long to be found, and no caller's end is its end.
+            # In a separate thread: a name look-up may take long, and must not end with a caller.
             threading.Thread(target=connection.dial, name="rlock-connect", daemon=True).start()
         except RuntimeError as error:
             self.post(functools.partial(connection.ended, error))
 
-    def tell(self, kind: int, number: int, *rest: Any) -> None:
+    def report(self, kind: int, number: int, *rest: Any) -> None:
         if kind == 10:
             return log.log(_LEVELS[number], "%s", rest[0])
         if kind == 9:
@@ -314,7 +314,7 @@ class Host:
             return None
         call = self.calls.get(number)
         if kind == 11 and call and call.is_observer:
-            return call.told(*rest)
+            return call.leader_changed(*rest)
         self.calls.pop(number, None)
         if call is None:
             return self.step(wire.head(wire.UNTAKEN, rest[0])) if kind == 4 else None
@@ -333,7 +333,7 @@ class Host:
             self.writing.pop().send()
 
     def end(self) -> None:
-        """Closes the connections, and ends what still waits."""
+        """Closes the connections, and ends the calls that still wait."""
         for connection in list(self.connections.values()):
             connection.close()
         self.connections.clear()
@@ -342,10 +342,10 @@ class Host:
         self.calls.clear()
 
     def forget_parent(self) -> None:
-        """In the child of a fork: what the parent has is none of ours."""
+        """Drops the parent's connections and holds, in the child of a fork."""
         self.is_foreign = True
         for connection in self.connections.values():
-            if connection.socket:  # Still watched: the parent's selector is the same one.
+            if connection.socket:  # It stays registered, because the parent uses the same selector.
                 with contextlib.suppress(Exception):
                     connection.socket.close()
 

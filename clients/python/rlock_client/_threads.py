@@ -1,4 +1,4 @@
-"""For threads, and for gevent: one thread for each client has its sockets and its timer."""
+"""The API for threads and for gevent. Each client has one thread for its sockets and its timer."""
 
 import atexit
 import collections
@@ -17,7 +17,7 @@ from . import _errors as errors
 from . import _host as common
 from . import _wire as wire
 from ._elections import Change, ChangesBase, ElectionBase, Leader, LeadershipBase
-from ._face import ClientBase, LockBase, Value, documented, key_bytes
+from ._base import ClientBase, LockBase, Value, documented, key_bytes
 from ._host import Call, Connection, Hold, Key, Settings, log
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -30,32 +30,32 @@ class _Host(common.Host):
         self.selector, self.is_asleep = selectors.DefaultSelector(), False
         self.posts: Deque[Callable[[], None]] = collections.deque()
         self.losses: Deque[Hold] = collections.deque()
-        self.telling, self.is_telling, self.is_stopped = threading.Lock(), False, False
+        self.losses_lock, self.is_reporting, self.is_stopped = threading.Lock(), False, False
         self.stop_at = wire.NONE
-        self.bell, self.ear = socket.socketpair()
-        for each in (self.bell, self.ear):
+        self.wake_sender, self.wake_receiver = socket.socketpair()
+        for each in (self.wake_sender, self.wake_receiver):
             each.setblocking(False)
-        self.selector.register(self.ear, selectors.EVENT_READ)
+        self.selector.register(self.wake_receiver, selectors.EVENT_READ)
         self.thread = threading.Thread(target=self.run, name="rlock", daemon=True)
         self.thread.start()
 
     def run(self) -> None:
         try:
-            self.turn()
+            self.handle_events()
         except Exception:
-            log.critical("the client ends by an error of its own", exc_info=True)
+            log.critical("the client has failed and is closed", exc_info=True)
         finally:
             self.stop()
 
-    def turn(self) -> None:
-        """The only one inside the machine. A signal's exception, which can meet the main thread between any two steps,
-        so does it no harm."""
+    def handle_events(self) -> None:
+        """Only this thread uses the engine. So an exception from a signal handler, which can interrupt the main thread
+        between any two steps, does no harm."""
         events: List[Any] = []
         while True:
             self.is_asleep = False
             for key, mask in events:
                 if key.data is None:
-                    self.ear.recv(4096)
+                    self.wake_receiver.recv(4096)
                 elif key.data.is_current:
                     if mask & selectors.EVENT_WRITE:
                         self.writing.add(key.data)
@@ -78,7 +78,7 @@ class _Host(common.Host):
         while self.posts:
             self.posts.popleft()()
         self.end()
-        for each in (self.selector, self.bell, self.ear):
+        for each in (self.selector, self.wake_sender, self.wake_receiver):
             each.close()
 
     def post(self, work: Callable[[], None]) -> None:
@@ -86,7 +86,7 @@ class _Host(common.Host):
         if self.is_asleep:
             self.is_asleep = False
             with contextlib.suppress(OSError):
-                self.bell.send(b"!")
+                self.wake_sender.send(b"!")
 
     def watch(self, connection: Connection, of: socket.socket, mask: int) -> None:
         if not mask:
@@ -97,31 +97,31 @@ class _Host(common.Host):
             self.selector.register(of, mask, connection)
 
     def stepped(self) -> None:
-        while self.told:
-            self.tell(*self.told.popleft())
+        while self.reports:
+            self.report(*self.reports.popleft())
 
     def forget_parent(self) -> None:
-        for each in (self.selector, self.bell, self.ear):
+        for each in (self.selector, self.wake_sender, self.wake_receiver):
             each.close()
         super().forget_parent()
 
     def lost(self, hold: Hold) -> None:
         self.losses.append(hold)
-        with self.telling:
-            if self.is_telling:
+        with self.losses_lock:
+            if self.is_reporting:
                 return
-            self.is_telling = True
+            self.is_reporting = True
             try:
-                threading.Thread(target=self.tell_losses, name="rlock-loss", daemon=True).start()
+                threading.Thread(target=self.report_losses, name="rlock-loss", daemon=True).start()
             except RuntimeError:
-                self.is_telling = False
-                log.exception("no thread can be started to tell of a loss: %s", hold.loss)
+                self.is_reporting = False
+                log.exception("no thread can be started to report a loss: %s", hold.loss)
 
-    def tell_losses(self) -> None:
+    def report_losses(self) -> None:
         while True:
-            with self.telling:
+            with self.losses_lock:
                 if not self.losses:
-                    self.is_telling = False
+                    self.is_reporting = False
                     return
                 hold = self.losses.popleft()
             try:
@@ -131,14 +131,14 @@ class _Host(common.Host):
                 log.exception("on_loss of %s", hold.loss)
 
     async def call(self, call: Call, kind: int, fields: bytes = b"") -> Any:
-        gate = threading.Lock()
-        gate.acquire()
-        call.wake = gate.release
+        ended = threading.Lock()
+        ended.acquire()
+        call.wake = ended.release
         try:
             self.post(functools.partial(self.begin, call, kind, fields))
             if self.is_stopped:
                 raise errors.Closed("the client has been closed")
-            gate.acquire()
+            ended.acquire()
             return call.result()
         except errors.Error:
             raise
@@ -171,12 +171,12 @@ atexit.register(_close_all)
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:
-    """What a coroutine gives that is never suspended."""
+    """The result of a coroutine that is never suspended."""
     try:
         work.send(None)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
-    raise RuntimeError("it is suspended")
+    raise RuntimeError("the coroutine was suspended")
 
 
 class _Shared:
@@ -189,7 +189,7 @@ class _OfThread(threading.local, _Shared):
 
 @documented
 class Lock(LockBase):
-    """A lock to acquire and release, any number of times. Each thread that uses it has a hold of its own."""
+    """A lock to acquire and release any number of times. Each thread that uses it has its own hold."""
 
     def _begin(self) -> None:
         self._mine: _Shared = _OfThread() if self._terms.thread_local else _Shared()
@@ -242,7 +242,7 @@ class Lock(LockBase):
         _run(self._exit(error))
 
     def __call__(self, function: F) -> F:
-        """As a decorator: each call has the lock."""
+        """Decorates a function: each call holds the lock."""
 
         @functools.wraps(function)
         def locked(*arguments: Any, **named: Any) -> Any:
@@ -254,8 +254,8 @@ class Lock(LockBase):
 
 @documented
 class Leadership(Lock, LeadershipBase):
-    """The right to lead, to acquire and to release: a lock that publishes a value while it is held. Another one may lead
-    before this one notices that it stalled or was cut off: send ``fence`` along with each write."""
+    """The right to lead: a lock that publishes a value while it is held. A leader that stalls or loses its connection
+    may notice this only after another one leads: send ``fence`` with each write."""
 
     def proclaim(self, value: Value) -> None:  # type: ignore[override]
         _run(super().proclaim(value))
@@ -269,15 +269,15 @@ class Leadership(Lock, LeadershipBase):
 
 
 class Changes(ChangesBase):
-    """Who leads, and each change of that: to be iterated over, by any thread. It ends with ``close``, a ``with`` block, or
-    when it is forgotten.
+    """The current leader and each change, as an iterator that any thread may use. It ends with ``close``, with its
+    ``with`` block, or when it is garbage-collected.
 
-    It begins with the leader of now, or that there is none. Each change comes once, and fences never go back. After a new
-    connection, a fail-over or a moved slot it begins again with the leader of that moment, in a change that is ``missed``.
-    Of more than 1024 changes that are not taken the oldest are dropped, and the next one is ``missed``.
+    The first change is the current leader, or ``None``. Each change comes once, and fences never decrease. After a new
+    connection, a fail-over or a moved slot, the next change is the leader of that moment, and it is ``missed``. The
+    iterator keeps at most 1024 changes: it drops older ones, and the next one is ``missed``.
 
-    An unreachable server ends nothing. An error that does not pass is raised: ``Denied``, ``NotALock``, ``ModuleMissing``,
-    ``Refused``, `Closed`."""
+    It continues while the server is unreachable. It raises errors that do not pass by themselves: ``Denied``,
+    ``NotALock``, ``ModuleMissing``, ``Refused``, `Closed`."""
 
     def __init__(self, host: _Host, key: bytes) -> None:
         self._ready = threading.Event()
@@ -287,7 +287,7 @@ class Changes(ChangesBase):
             self._observer.finish(None, errors.Closed("the client has been closed"))
 
     def get(self, timeout: Optional[float] = None) -> Optional[Change]:
-        """The next change; ``None`` if none came in ``timeout`` seconds, or it was closed."""
+        """The next change; ``None`` if there is none within ``timeout`` seconds, or after ``close``."""
         end = None if timeout is None else time.monotonic() + timeout
         while not self._observer.is_closed:
             change = self._observer.take(self._host)
@@ -317,8 +317,9 @@ class Changes(ChangesBase):
 
 @documented
 class Election(ElectionBase[Leadership]):
-    """The right to lead at a key. One owner at a time has it, in the order of asking, and publishes a value with it, such as
-    its address. It is the lock at its key: a holder that did not campaign keeps candidates waiting, but is no leader."""
+    """The right to lead at a key. One owner at a time has it, first come, first served, and publishes a value, such as
+    its address. It is the lock at the key: a holder that did not campaign keeps candidates waiting, but is not a
+    leader."""
 
     _kind = Leadership
 
@@ -326,8 +327,7 @@ class Election(ElectionBase[Leadership]):
         return _run(super().leader())
 
     def observe(self) -> Changes:
-        """Who leads now, and then each change of that, as the server tells it. It begins at once. All that observe by one
-        client share its connection."""
+        """The current leader, then each change. It begins at once. All observers of one client share its connection."""
         return Changes(self._client._host(), self._key)  # type: ignore[arg-type]
 
 
@@ -352,11 +352,11 @@ class Client(ClientBase[Lock, Election]):
         return _run(super().force(key))
 
     def metrics(self) -> "dict[str, int]":  # type: ignore[override]
-        """What this client has counted."""
+        """The counters of this client."""
         return _run(super().metrics())
 
     def close(self, timeout: float = 5) -> None:
-        """Releases what is held, ends what waits, and closes the connections."""
+        """Releases all holds, ends all waits, and closes the connections."""
         with self._making:
             host, self._is_closed = self._current, True
         if host and not host.is_foreign:
@@ -391,7 +391,7 @@ _clients: "weakref.WeakSet[Client]" = weakref.WeakSet()
 
 def _after_fork() -> None:
     for client in list(_clients):
-        client._making = threading.Lock()  # Another thread may have had it.
+        client._making = threading.Lock()  # Another thread may have held the old one.
 
 
 if hasattr(os, "register_at_fork"):

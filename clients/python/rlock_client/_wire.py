@@ -1,22 +1,22 @@
-"""Events as bytes, and how an output is read: docs/embedding.md."""
+"""Encodes events and decodes outputs; docs/embedding.md describes the format."""
 
 import struct
 import time
 from typing import Iterable
 
-from ._engine import read as read  # The deadline, and the actions.
+from ._engine import read as read  # Returns the deadline and the actions.
 
-NONE = 2**64 - 1  # In place of a time: without limit, or not at all.
+NONE = 2**64 - 1  # Instead of a time: no limit, or no time at all.
 
 (CONNECT, LOCK, RELEASE, UPGRADE, EXTEND, DOWNGRADE, QUESTION, ABANDON, METRICS) = range(1, 10)
 (OPENED, RECEIVED, ENDED, FLUSH, LEAVE_ALL, CLOSED, TICK, LEAVE, UNTAKEN) = range(10, 19)
 (CAMPAIGN, PROCLAIM, OBSERVE, LEADER) = range(19, 23)
 
 u16, u32, number = struct.Struct("<H").pack, struct.Struct("<I").pack, struct.Struct("<Q").pack
-head = struct.Struct("<BQ").pack  # An event's kind, and a number.
+head = struct.Struct("<BQ").pack  # An event's kind and a number.
 received = struct.Struct("<BQI").pack
 
-# On Linux a clock that goes on while the machine is suspended.
+# On Linux this clock also runs while the machine is suspended.
 _clock = getattr(time, "CLOCK_BOOTTIME", None)
 
 

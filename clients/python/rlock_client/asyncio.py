@@ -1,4 +1,4 @@
-"""For asyncio, on the event loop's own turns. A task that is cancelled ends at once."""
+"""The API for asyncio. It runs in the event loop, and a cancelled task ends at once."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ from typing import Any, Awaitable, Callable, Dict, List, Optional, Set, Tuple, T
 from . import _errors as errors
 from . import _wire as wire
 from ._elections import FOREIGN, Change, ChangesBase, ElectionBase, LeadershipBase
-from ._face import ClientBase, LockBase
+from ._base import ClientBase, LockBase
 from ._host import Call, Connection, Hold, Host, Settings, log
 
 __all__ = ["Changes", "Client", "Election", "Leadership", "Lock"]
@@ -42,17 +42,17 @@ class _Host(Host):
             self.loop.add_reader(of, connection.receive)
 
     def stepped(self) -> None:
-        if self.writing and not self.is_sending:  # What is said in one turn of the loop goes in one piece.
+        if self.writing and not self.is_sending:  # All output of one turn of the loop is sent together.
             self.is_sending = True
             self.loop.call_soon(self.send)
-        # A timer that is too early does no harm.
+        # A timer that fires too early does no harm.
         if self.deadline != wire.NONE and not (self.timer and self.due <= self.deadline):
             if self.timer:
                 self.timer.cancel()
             self.due = self.deadline
             self.timer = self.loop.call_later(max(0.0, (self.due - wire.now()) / 1e9), self.tick)
-        while self.told:
-            self.tell(*self.told.popleft())
+        while self.reports:
+            self.report(*self.reports.popleft())
 
     def send(self) -> None:
         self.is_sending = False
@@ -63,11 +63,11 @@ class _Host(Host):
         self.step(bytes([wire.TICK]))
 
     def lost(self, hold: Hold) -> None:
-        task = self.loop.create_task(self.tell_loss(hold))
+        task = self.loop.create_task(self.report_loss(hold))
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
-    async def tell_loss(self, hold: Hold) -> None:
+    async def report_loss(self, hold: Hold) -> None:
         try:
             assert hold.on_loss and hold.loss
             answer = hold.on_loss(hold.loss)
@@ -92,7 +92,7 @@ class _Host(Host):
             return
         self.step(bytes([wire.LEAVE_ALL]))
         flush = asyncio.ensure_future(self.call(Call(), wire.FLUSH))
-        await asyncio.sleep(0)  # It begins.
+        await asyncio.sleep(0)  # Lets the call begin.
         self.is_closed = True
         try:
             await asyncio.wait({flush}, timeout=timeout)
@@ -105,14 +105,14 @@ class _Host(Host):
 
 
 class Lock(LockBase):
-    """A lock to acquire and release, any number of times. Each task that uses it has a hold of its own."""
+    """A lock to acquire and release any number of times. Each task that uses it has its own hold."""
 
     def _begin(self) -> None:
         self._holds: "List[Tuple[weakref.ref[asyncio.Task[Any]], Hold]]" = []
 
     def _top(self) -> Optional[Hold]:
-        """What this task has acquired last. Otherwise what a task did that has ended, as those of `asyncio.wait_for`
-        do, or what the only one did."""
+        """The last hold of this task. Otherwise the last hold of a task that has ended, as the tasks of
+        `asyncio.wait_for` do, or the only hold."""
         current: "Optional[asyncio.Task[Any]]" = None
         with contextlib.suppress(RuntimeError):  # No loop runs in this thread.
             current = asyncio.current_task()
@@ -143,7 +143,7 @@ class Lock(LockBase):
         await self._exit(error)
 
     def __call__(self, function: F) -> F:
-        """As a decorator of a coroutine function: each call has the lock."""
+        """Decorates a coroutine function: each call holds the lock."""
 
         @functools.wraps(function)
         async def locked(*arguments: Any, **named: Any) -> Any:
@@ -154,8 +154,7 @@ class Lock(LockBase):
 
 
 class Leadership(Lock, LeadershipBase):
-    """The right to lead, to acquire and to release: a lock that publishes a value while it is held. Another one may lead
-    before this one notices that it stalled or was cut off: send ``fence`` along with each write."""
+    """The right to lead: see `rlock_client.Leadership`."""
 
     async def __aenter__(self) -> "Leadership":
         await super().__aenter__()
@@ -163,8 +162,9 @@ class Leadership(Lock, LeadershipBase):
 
 
 class Changes(ChangesBase):
-    """Who leads, and each change of that, to be iterated over: see `rlock_client.Changes`. It ends with ``close``, an
-    ``async with`` block, or when it is forgotten. A task that is cancelled while it waits takes no change."""
+    """The current leader and each change, as an asynchronous iterator: see `rlock_client.Changes`. It ends with
+    ``close``, with its ``async with`` block, or when it is garbage-collected. A task that is cancelled while it waits
+    takes no change."""
 
     def __init__(self, host: _Host, key: bytes) -> None:
         self._loop, self._ready = host.loop, asyncio.Event()
@@ -192,18 +192,17 @@ class Changes(ChangesBase):
 
 
 class Election(ElectionBase[Leadership]):
-    """The right to lead at a key, and who leads: see `rlock_client.Election`."""
+    """The right to lead at a key, and the current leader: see `rlock_client.Election`."""
 
     _kind = Leadership
 
     def observe(self) -> Changes:
-        """Who leads now, and then each change of that, as the server tells it. It begins at once. All that observe by one
-        client share its connection."""
+        """The current leader, then each change. It begins at once. All observers of one client share its connection."""
         return Changes(self._client._host(), self._key)  # type: ignore[arg-type]
 
 
 class Client(ClientBase[Lock, Election]):
-    """Locks of one server, cluster or group of Sentinels. It has connections of its own in each event loop."""
+    """Locks of one server, cluster or group of Sentinels. It has separate connections in each event loop."""
 
     _kind, _election = Lock, Election
 
@@ -211,7 +210,7 @@ class Client(ClientBase[Lock, Election]):
         self._hosts: Dict[asyncio.AbstractEventLoop, _Host] = {}
 
     async def aclose(self, timeout: float = 5) -> None:
-        """Releases what is held, ends what waits, and closes the connections of this event loop."""
+        """Releases all holds, ends all waits, and closes the connections of this event loop."""
         self._is_closed = True
         host = self._hosts.pop(asyncio.get_running_loop(), None)
         if host and not host.is_foreign:

@@ -1,4 +1,4 @@
-"""Contends for locks amid faults, and writes down what it saw: crates/rlock-client/tests/chaos/program.rs.
+"""Contends for locks during faults, and reports what it saw to crates/rlock-client/tests/chaos/program.rs.
 
 Threads ask for some of the keys, tasks of asyncio for the others.
 """
@@ -26,7 +26,7 @@ def now():
 
 
 class Contender:
-    """What it asks for, and what it sees; how it waits is up to its face."""
+    """Asks for locks and records what it sees. The subclass or function for its API decides how it waits."""
 
     def __init__(self, client, key):
         self.client, self.key, self.chance = client, key, random.Random(f"{SEED} {key}")
@@ -52,7 +52,7 @@ class Contender:
             self.until = now() + 1000 * self.chance.choice([1500, 500, 50, 30, 10])
 
     def stays(self, lock):
-        """Whether it is valid, asked right before and right after a look at the clock; and not yet long enough."""
+        """Whether the lock is valid, both before and after reading the clock, and should be held for longer."""
         before, moment = lock.remaining > 0, now()
         if before and lock.remaining > 0:
             self.hold.update(first=self.hold.get("first", moment), last=moment)

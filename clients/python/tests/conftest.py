@@ -1,4 +1,4 @@
-"""Real servers with the module, a proxy that loses replies, and both faces behind one shape."""
+"""Real servers with the module, a proxy that loses replies, and one interface for both APIs."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ import rlock_client.asyncio
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 TESTSERVER = os.environ.get("RLOCK_TESTSERVER", str(ROOT / "target/debug/rlock-testserver"))
-SOON = 10  # seconds: the bound of every wait for something that takes milliseconds
+SOON = 10  # In seconds. Every wait for an event that takes milliseconds has this limit.
 
 
 def until(condition, what, bound=SOON):
@@ -31,7 +31,7 @@ def until(condition, what, bound=SOON):
 
 
 class Server:
-    """What ``rlock-testserver`` has started."""
+    """The servers that ``rlock-testserver`` has started."""
 
     def __init__(self, *arguments):
         pipe = subprocess.PIPE
@@ -85,8 +85,8 @@ def key():
     return f"key:{uuid.uuid4()}"
 
 
-class OfLoop:
-    """The asyncio face as the tests see it: its event loop runs in a thread, and what is awaited is waited for."""
+class AsyncApi:
+    """The API for asyncio with blocking methods. Its event loop runs in a thread."""
 
     def __init__(self, *arguments, **options):
         self.loop = asyncio.new_event_loop()
@@ -98,7 +98,7 @@ class OfLoop:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(60)
 
     def lock(self, *arguments, **options):
-        return LockOfLoop(self, self.client.lock(*arguments, **options))
+        return AsyncLock(self, self.client.lock(*arguments, **options))
 
     def close(self):
         if self.thread.is_alive():
@@ -117,32 +117,32 @@ class OfLoop:
         return call
 
 
-class LockOfLoop:
-    def __init__(self, face, lock):
-        self.__dict__.update(face=face, lock=lock)
+class AsyncLock:
+    def __init__(self, api, lock):
+        self.__dict__.update(api=api, lock=lock)
 
     def __getattr__(self, name):
         made = getattr(self.lock, name)
         return (lambda *them, **named: self.answer(made(*them, **named))) if callable(made) else made
 
     def answer(self, answer):
-        return self.face.run(answer) if asyncio.iscoroutine(answer) else answer
+        return self.api.run(answer) if asyncio.iscoroutine(answer) else answer
 
     def __enter__(self):
-        self.face.run(self.lock.__aenter__())
+        self.api.run(self.lock.__aenter__())
         return self
 
     def __exit__(self, *error):
-        return self.face.run(self.lock.__aexit__(*error))
+        return self.api.run(self.lock.__aexit__(*error))
 
 
 @pytest.fixture(params=["threads", "asyncio"])
-def face(request):
-    """Makes a client; a test that asks for it runs for threads and for asyncio."""
+def api(request):
+    """Creates clients. A test that uses this fixture runs twice, for threads and for asyncio."""
     made = []
 
     def make(url, **options):
-        kind = rlock_client.Client if request.param == "threads" else OfLoop
+        kind = rlock_client.Client if request.param == "threads" else AsyncApi
         made.append(kind(url, **options))
         return made[-1]
 
@@ -152,12 +152,12 @@ def face(request):
 
 
 @pytest.fixture
-def client(face, server):
-    return face(server.url)
+def client(api, server):
+    return api(server.url)
 
 
 class Proxy:
-    """Passes bytes. From a request with the word ``lose`` on, the reply on that connection is lost, and it is cut."""
+    """Passes bytes on. Cuts the connection of the next request that contains the word ``lose``, and loses the reply."""
 
     def __init__(self, port):
         self.target, self.lose, self.lost, self.sockets = port, None, 0, []

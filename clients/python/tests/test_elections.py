@@ -1,4 +1,4 @@
-"""Who leads, and who learns of it."""
+"""Leaders, and their observers."""
 
 import asyncio
 import gc
@@ -12,7 +12,7 @@ import rlock_client.asyncio
 from rlock_client import Client, Lost, NotAcquired
 
 
-def told(changes):
+def next_change(changes):
     change = changes.get(timeout=10)
     return change.leader and change.leader.value, change.missed
 
@@ -24,7 +24,7 @@ def subscribed(server, key):
 def test_leaders_follow_one_another(server, key):
     with Client(server.url) as a, Client(server.url) as b, Client(server.url, name=f"other:{key}") as other:
         observers = [it.election(key).observe() for it in (a, other, other)]
-        assert [told(it) for it in observers] == [(None, False)] * 3
+        assert [next_change(it) for it in observers] == [(None, False)] * 3
         with a.election(key).campaign("a:1") as first:
             with pytest.raises(NotAcquired), other.election(key, wait=0.05).campaign("c"):
                 pytest.fail("two lead")
@@ -42,34 +42,34 @@ def test_leaders_follow_one_another(server, key):
             server.ask("RLOCK.FORCE", key)
             first.acquire()
         seen = [(b"a:1", False), (b"a:2", False), (b"b\xff\0:1", False), (None, False), (b"a:1", False), (None, False)]
-        assert [[told(it) for _ in seen] for it in observers] == [seen] * 3
+        assert [[next_change(it) for _ in seen] for it in observers] == [seen] * 3
         assert other.election(key).leader() is None and len(server.connections(f"other:{key}")) == 1
 
 
-def test_observers_begin_anew(server, proxy, key):
+def test_observers_begin_again(server, proxy, key):
     with Client(proxy.url) as client, Client(server.url) as leader, client.election(key).observe() as changes:
-        assert told(changes) == (None, False)
+        assert next_change(changes) == (None, False)
         proxy.cut()
-        assert told(changes) == (None, True)
+        assert next_change(changes) == (None, True)
         with leader.election(key).campaign("v"):
-            assert told(changes) == (b"v", False)
-        assert told(changes) == (None, False) and changes.get(timeout=0.05) is None
+            assert next_change(changes) == (b"v", False)
+        assert next_change(changes) == (None, False) and changes.get(timeout=0.05) is None
 
 
 def test_observers_that_end_leave_nothing(server, key):
     client = Client(server.url)
     with client.election(key).observe() as changes:
-        assert told(changes) == (None, False) and subscribed(server, key) == 1
+        assert next_change(changes) == (None, False) and subscribed(server, key) == 1
         threading.Timer(0.1, changes.close).start()
         assert list(changes) == []
     until(lambda: subscribed(server, key) == 0, "it has left")
     changes = client.election(key).observe()
-    assert told(changes) == (None, False)
+    assert next_change(changes) == (None, False)
     del changes
     gc.collect()
-    until(lambda: subscribed(server, key) == 0, "it has left when it is forgotten")
+    until(lambda: subscribed(server, key) == 0, "it has left when it is garbage-collected")
     changes = client.election(key).observe()
-    assert told(changes) == (None, False)
+    assert next_change(changes) == (None, False)
     threading.Timer(0.1, client.close).start()
     for _ in range(2):
         with pytest.raises(rlock_client.Closed):
@@ -81,12 +81,12 @@ def test_observers_that_end_leave_nothing(server, key):
 def test_what_is_not_taken_is_bounded(server, key):
     client = Client(server.url)
     changes = client.election(key).observe()
-    assert told(changes) == (None, False)
+    assert next_change(changes) == (None, False)
     with client.election(key).campaign("0") as leadership:
         for i in range(1, 1101):
             leadership.proclaim(str(i))
-        assert told(changes) == (b"77", True)
-        assert [told(changes) for _ in range(1023)] == [(b"%d" % i, False) for i in range(78, 1101)]
+        assert next_change(changes) == (b"77", True)
+        assert [next_change(changes) for _ in range(1023)] == [(b"%d" % i, False) for i in range(78, 1101)]
 
 
 def test_what_is_refused(server, key):

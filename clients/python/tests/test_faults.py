@@ -1,10 +1,12 @@
-"""What a lock does on a bad day."""
+"""Locks while networks, servers and processes fail."""
 
 import asyncio
 import os
 import pathlib
 import pickle
+import re
 import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -13,7 +15,7 @@ import time
 
 import pytest
 import redis
-from conftest import SOON, OfLoop, Proxy, until
+from conftest import SOON, AsyncApi, Proxy, until
 
 import rlock_client
 import rlock_client.asyncio
@@ -23,7 +25,7 @@ HERE = pathlib.Path(__file__).parent
 
 
 def in_child(work):
-    """What `work` gives in a child of a fork, or the error that it raises."""
+    """The result of `work` in a child of a fork, or the error that it raises."""
     near, far = os.pipe()
     child = os.fork()
     if child == 0:
@@ -42,14 +44,13 @@ def in_child(work):
     return answer
 
 
-def test_a_loss_is_told_at_once_and_at_the_end(client, server, key):
-    """A1, A9, A10."""
-    told, lock = [], client.lock(key, on_loss=lambda error: told.append((error, time.monotonic())))
+def test_a_loss_is_reported_at_once_and_at_the_end(client, server, key):
+    losses, lock = [], client.lock(key, on_loss=lambda error: losses.append((error, time.monotonic())))
     with pytest.raises(Lost, match="the server ended it"), lock:
         server.ask("RLOCK.FORCE", key)
         began = time.monotonic()
-        until(lambda: told, "a loss")
-        assert told[0][1] - began < 1 and lock.lost and not lock.owned()
+        until(lambda: losses, "a loss")
+        assert losses[0][1] - began < 1 and lock.lost and not lock.owned()
         with pytest.raises(Lost):
             lock.check()
         with client.lock(key, wait=1):
@@ -61,11 +62,11 @@ def test_a_loss_is_told_at_once_and_at_the_end(client, server, key):
         1 / 0
     with client.lock(key, raise_lost=False):
         server.ask("RLOCK.FORCE", key)
-    assert len(told) <= 2
+    assert len(losses) <= 2
 
 
 def test_fork(server, key):
-    """A2: a child has locks of its own, and nothing of its parent's."""
+    """A child has its own locks, and none of its parent's."""
     losses = []
     with Client(server.url) as client, client.lock(key, lease=1, on_loss=losses.append) as lock:
 
@@ -131,7 +132,7 @@ def test_fork_of_an_event_loop(server, key):
 
 
 def test_a_cancelled_task_ends_at_once(server, key):
-    """A4: at whatever step, even while the connection opens; and nothing is left."""
+    """At every step, even while the connection opens, and nothing is left."""
 
     async def main():
         for turn in range(300):
@@ -153,8 +154,8 @@ def test_a_cancelled_task_ends_at_once(server, key):
     until(lambda: server.is_free(key) and not server.connections(key), "nothing left")
 
 
-def test_a_coroutine_is_told_of_a_loss(server, key):
-    """A14: and it can cancel the task that works under the lock."""
+def test_a_coroutine_is_called_after_a_loss(server, key):
+    """It can cancel the task that works under the lock."""
 
     async def main():
         task = asyncio.current_task()
@@ -194,11 +195,11 @@ def test_a_cancel_in_the_moment_of_a_grant(server, key):
     until(lambda: server.is_free(key), "free")
 
 
-def test_many(face, server, key):
-    """A5, A8: one connection, no thread for each, and nothing is left of waits that were cancelled."""
-    client, threads = face(server.url, name=key), threading.active_count()
+def test_many(api, server, key):
+    """They share one connection and need no threads, and cancelled waits leave nothing."""
+    client, threads = api(server.url, name=key), threading.active_count()
     with client.lock(key):
-        run = client.run if isinstance(client, OfLoop) else None
+        run = client.run if isinstance(client, AsyncApi) else None
         if run:
 
             async def cancelled():
@@ -234,8 +235,8 @@ def test_many(face, server, key):
 
 
 @pytest.mark.parametrize("word", ["HELLO", "RLOCK.ACQUIRE", "RLOCK.RENEW", "RLOCK.RELEASE"])
-def test_lost_replies(face, proxy, server, key, word):
-    client = face(proxy.url)
+def test_lost_replies(api, proxy, server, key, word):
+    client = api(proxy.url)
     with client.lock(key + "0"):
         pass
     if word == "HELLO":
@@ -249,8 +250,8 @@ def test_lost_replies(face, proxy, server, key, word):
     until(lambda: server.is_free(key), "free")
 
 
-def test_cuts_while_threads_lock(face, proxy, server, key):
-    client, done, inside = face(proxy.url), [], []
+def test_cuts_while_threads_lock(api, proxy, server, key):
+    client, done, inside = api(proxy.url), [], []
 
     def work():
         lock = client.lock(key)
@@ -271,10 +272,10 @@ def test_cuts_while_threads_lock(face, proxy, server, key):
     assert len(done) == 8 and server.is_free(key)
 
 
-def test_a_server_that_stands_still(face, begin, key):
-    """A11: a short limit is short, and afterwards nothing is left."""
+def test_a_paused_server(api, begin, key):
+    """A short limit holds, and afterwards nothing is left."""
     server = begin("one")
-    client = face(server.url, response_timeout=0.5, retry_timeout=1)
+    client = api(server.url, response_timeout=0.5, retry_timeout=1)
     lock = client.lock(key, lease=1)
     lock.acquire()
     os.kill(server.pid, signal.SIGSTOP)
@@ -289,7 +290,7 @@ def test_a_server_that_stands_still(face, begin, key):
     until(lambda: server.is_free(key) and server.is_free(key + "2"), "free")
 
 
-def test_a_process_that_stood_still(server, key):
+def test_a_paused_process(server, key):
     program = f"""if True:
         import sys, rlock_client
         with rlock_client.Client({server.url!r}) as client, client.lock({key!r}, lease=0.5, raise_lost=False) as lock:
@@ -305,15 +306,14 @@ def test_a_process_that_stood_still(server, key):
     assert process.communicate(b"\n", timeout=SOON)[0] == b"False True\n" and process.returncode == 0
 
 
-def test_a_release_in_the_second_of_a_restart(face, begin, key, tmp_path):
-    """A12."""
+def test_a_release_in_the_second_of_a_restart(api, begin, key, tmp_path):
     options = [f"--set={it}" for it in ("appendonly yes", "appendfsync always", f"dir {tmp_path}")]
     server = begin("one", *options)
     proxy = Proxy(server.port)
     held, dead = threading.Event(), threading.Event()
 
     def work():
-        with face(proxy.url).lock(key):
+        with api(proxy.url).lock(key):
             held.set()
             dead.wait()
 
@@ -329,13 +329,13 @@ def test_a_release_in_the_second_of_a_restart(face, begin, key, tmp_path):
     assert again.is_free(key)
 
 
-def test_a_fail_over_behind_one_address(face, begin, key):
-    """A13: the old master answers READONLY, and its connection is not kept."""
+def test_a_fail_over_behind_one_address(api, begin, key):
+    """The old master answers READONLY, and the client closes that connection."""
     pair = begin("replica")
     old, new = (rlock_client.Client(it["url"]) for it in pair.servers)
     master, replica = (redis.Redis(port=it["port"]) for it in pair.servers)
     proxy = Proxy(pair.port)
-    with face(proxy.url).lock(key, lease=2) as lock:
+    with api(proxy.url).lock(key, lease=2) as lock:
         until(lambda: replica.exists(key), "a copy")
         proxy.target = pair.servers[1]["port"]
         replica.replicaof("NO", "ONE")
@@ -347,8 +347,8 @@ def test_a_fail_over_behind_one_address(face, begin, key):
     old.close(), new.close()
 
 
-def test_a_cluster(face, begin, key):
-    client = face(begin("cluster", "--nodes", "3").url)
+def test_a_cluster(api, begin, key):
+    client = api(begin("cluster", "--nodes", "3").url)
     with client.lock([f"{key}{number}" for number in range(9)], wait=SOON) as lock:
         assert len(lock.fences) == 9
         assert not client.lock(key + "4").acquire(False)
@@ -359,13 +359,13 @@ def test_a_cluster(face, begin, key):
 def fails_over(port):
     try:
         return redis.Redis(port=port).execute_command("SENTINEL", "FAILOVER", "locks")
-    except redis.ResponseError:  # It does not know the replica yet.
+    except redis.ResponseError:  # It may not know the replica yet.
         return False
 
 
-def test_sentinels(face, begin, key):
+def test_sentinels(api, begin, key):
     servers = begin("sentinel", "--sentinels", "3")
-    client = face(servers.url)
+    client = api(servers.url)
     with client.lock(key, wait=SOON, lease=20) as lock:
         successor = redis.Redis(port=servers.servers[1]["port"])
         until(lambda: successor.exists(key), "a copy")
@@ -377,19 +377,19 @@ def test_sentinels(face, begin, key):
         assert successor.exists(key)
 
 
-def test_tls(face, begin, key):
+def test_tls(api, begin, key):
     tls = begin("one", "--tls").about["tls"]
     context = ssl.create_default_context(cafile=tls["authority"])
-    client = face(tls["url"], tls=context)
+    client = api(tls["url"], tls=context)
     client.connect()
     with client.lock(key) as lock:
         assert lock.owned()
     with pytest.raises(rlock_client.NotConnected, match="(?i)certificate"):
-        face(tls["url"]).connect()
+        api(tls["url"]).connect()
 
 
 def test_a_signal(server, key):
-    """A14: an exception of a signal, at whatever moment, leaves nothing."""
+    """An exception from a signal handler leaves nothing, whenever it occurs."""
 
     def interrupt(*_):
         raise KeyboardInterrupt
@@ -416,7 +416,7 @@ def test_a_signal(server, key):
 
 
 def test_no_thread_can_be_started(server, key, monkeypatch, caplog):
-    """A14: the client tells nobody of the loss then, but it goes on."""
+    """The client cannot call on_loss then, but it continues."""
     with Client(server.url) as client, client.lock(key, on_loss=print, raise_lost=False) as lock:
 
         def refuse(self):
@@ -458,6 +458,45 @@ def test_a_program_that_ends_releases(server, key):
     ):
         subprocess.run([sys.executable, "-c", program], check=True, timeout=SOON)
         assert server.is_free(key)
+
+
+def stderr_of_a_wait(url, lines):
+    """The standard error of a program that waits for a lock and does not configure logging."""
+    program = f"import rlock_client; rlock_client.Client({url!r}).lock('invoice:7').acquire()"
+    process = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True)
+    timer = threading.Timer(SOON, process.kill)
+    timer.start()
+    printed = [process.stderr.readline() for _ in range(lines)]
+    timer.cancel()
+    time.sleep(1)  # Several attempts.
+    process.kill()
+    return printed + process.communicate()[1].splitlines()
+
+
+def test_an_unreachable_server_is_reported_once():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    [line] = stderr_of_a_wait(f"redis://127.0.0.1:{port}", 1)
+    assert re.fullmatch(rf"cannot reach 127\.0\.0\.1:{port} \(.*refused.*\), trying again\n", line), line
+
+
+def test_a_wrong_password_is_reported_once(begin):
+    server = begin("one")
+    server.ask("CONFIG", "SET", "requirepass", "secret")
+    for login, reason in ("", "NOAUTH"), (":wrong@", "WRONGPASS"):
+        [line] = stderr_of_a_wait(f"redis://{login}127.0.0.1:{server.port}", 1)
+        assert re.fullmatch(rf"cannot reach 127\.0\.0\.1:{server.port} \({reason} .*\), trying again\n", line), line
+
+
+def test_a_lack_of_rights_names_the_key_and_the_rule(api, begin):
+    server = begin("one")
+    server.ask("ACL", "SETUSER", "few", "on", ">p", "~other:*", "&rlock:client:*", "+@all")
+    client = api(f"redis://few:p@127.0.0.1:{server.port}")
+    for key, rule in ("invoice:7", "~invoice:*"), ("other:7", r"\+rlock.acquire"):
+        with pytest.raises(rlock_client.Error, match=f"{key}: not permitted: .*{rule}.*docs/operating.md") as denied:
+            client.lock(key).acquire()
+        assert denied.value.code == "Denied"
+        server.ask("ACL", "SETUSER", "few", "-rlock.acquire")
 
 
 def test_it_is_typed():

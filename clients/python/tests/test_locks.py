@@ -1,4 +1,4 @@
-"""What a lock does."""
+"""Locks on a server that works."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ import threading
 import time
 
 import pytest
-from conftest import ROOT, SOON, OfLoop, until
+from conftest import ROOT, SOON, AsyncApi, until
 
 import rlock_client
 import rlock_client.asyncio
@@ -80,7 +80,7 @@ def test_kinds(client, server, key):
     assert server.is_free(key) and server.is_free(key + "2")
 
 
-def test_an_activity_enters_again_and_sees_deadlocks(client, server, key):
+def test_an_activity_re_enters_its_locks_and_deadlocks_are_detected(client, server, key):
     one, two = client.activity(), client.activity()
     with client.lock(key, activity=one) as first:
         with client.lock(key, activity=one, wait=1) as second:
@@ -213,16 +213,16 @@ def test_another_thread_releases(server, key):
     asyncio.run(main())
 
 
-def test_a_forgotten_lock_is_released(client, server, key, caplog):
+def test_a_garbage_collected_lock_is_released(client, server, key, caplog):
     lock = client.lock(key)
     lock.acquire()
     del lock
     until(lambda: server.is_free(key), "released")
-    assert "forgotten" in caplog.text
+    assert "garbage-collected" in caplog.text
 
 
-def test_a_closed_client(face, server, key):
-    client = face(server.url, name=key)
+def test_a_closed_client(api, server, key):
+    client = api(server.url, name=key)
     lock, failed = client.lock(key), []
     lock.acquire()
 
@@ -235,7 +235,7 @@ def test_a_closed_client(face, server, key):
     waits = threading.Thread(target=wait)
     waits.start()
     until(lambda: server.info(key)["queued"] == 1 and len(server.connections(key)) == 1, "a wait")
-    if isinstance(client, OfLoop):
+    if isinstance(client, AsyncApi):
         client.aclose()
     else:
         client.close()
@@ -265,7 +265,7 @@ KINDS = ["connect", "write", "close", "granted", "refused", "done", "failed", "a
 
 
 def test_the_recorded_run():
-    """The engine is the right one, and each of its actions is read as it was recorded."""
+    """The engine gives the recorded outputs, and each action is decoded as recorded."""
     run = json.loads(pathlib.Path(os.environ.get("RLOCK_RUN", ROOT / "crates/rlock-embed/tests/host/run.json")).read_text())
     engine = _engine.Engine(bytes.fromhex(run["configuration"]["bytes"]))
     for step in run["steps"]:

@@ -256,7 +256,7 @@ impl Client {
     /// # async fn example(client: rlock_client::Client) {
     /// for master in client.counters().await {
     ///     match master.answer {
-    ///         Ok(said) => println!("{}: {} wait", master.address, said.numbers["waiters"]),
+    ///         Ok(counters) => println!("{}: {} wait", master.address, counters.numbers["waiters"]),
     ///         Err(error) => println!("{}: {error}", master.address),
     ///     }
     /// }

@@ -75,7 +75,6 @@ impl ClientBuilder {
     /// `RLOCK.INFO` and in deadlocks. It is also the name of the connection in
     /// `CLIENT LIST`. From 1 to 64 bytes without spaces, not starting with
     /// `rlock:`. Several clients may have the same name.
-    /// `rlock:`. Several clients may have the same.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
         self

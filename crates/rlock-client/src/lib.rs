@@ -79,13 +79,6 @@
 //! a lock that the same long-lived [`Owner`] has taken again since. If a
 //! process ends while it waits, the server keeps its places for at most 10 s;
 //! they hold up nobody.
-//! `tokio::time::timeout` or an aborted task. What it asked for is then
-//! withdrawn in the background; neither a hold nor a place in a queue stays.
-//! If the connection is lost in just that moment, a hold may stay until its
-//! lease ends, but only if the server does not let this client close its own
-//! earlier connection (`CLIENT KILL`). Without that right, a late release may
-//! also free what the same long-lived [`Owner`] has taken again since. The places of a process that ends while
-//! it waits are kept for at most 10 s; they hold up nobody.
 //!
 //! An operator can end a wait with `RLOCK.CANCEL`: the call then fails with
 //! [`Error::Cancelled`].
@@ -121,9 +114,6 @@
 //! mutex.try_lock().await?.is_some() { … }` release the lock at once. Terms
 //! apply only to the lock that [`with`](Mutex::with) returns; the compiler
 //! warns if you discard it:
-//! `if mutex.try_lock().await?.is_some() { … }` release the lock at once. And
-//! terms are those of the lock that [`with`](Mutex::with) gives, which the
-//! compiler does not let you throw away unseen:
 //!
 //! ```compile_fail
 //! # #![deny(unused_must_use)]
@@ -166,6 +156,15 @@
 //! and the channels `rlock:value:*`. `CLIENT` is recommended, and required for
 //! bound holds. A cluster needs `SSUBSCRIBE`, `SUNSUBSCRIBE`, `CLUSTER SLOTS`
 //! and `ASKING` instead. [`Terms::replicas`] needs `WAIT`.
+//!
+//! # Logging
+//!
+//! The client logs with [`tracing`](https://docs.rs/tracing), so a program needs
+//! a subscriber to see it. A lost lock, a lost connection and an unreachable
+//! server are warnings. The client warns once per outage, such as `cannot reach
+//! 127.0.0.1:6379 (connection refused), trying again`, and once more if the
+//! server then refuses the password. The first failure is not a warning:
+//! [`Client::connect`] returns it as [`Error::Connect`].
 //!
 //! # Features
 //!

@@ -237,12 +237,12 @@ impl SharedHolders {
 
     /// The holders of a lock that ends at `end`; `None` if it is not a shared
     /// lock. A holder without valid terms gets a lease until the key's end, no
-    /// fence and one permit; `bare` is called for each of them.
+    /// fence and one permit; `on_missing_terms` is called for each of them.
     #[must_use]
     pub fn found(
         mut self,
         end: Timestamp,
-        mut bare: impl FnMut(&Arc<[u8]>),
+        mut on_missing_terms: impl FnMut(&Arc<[u8]>),
     ) -> Option<Vec<(Arc<[u8]>, Holder)>> {
         if self.is_none || self.counts.is_empty() {
             return None;
@@ -250,7 +250,7 @@ impl SharedHolders {
         let holder = |(owner, count): (Arc<[u8]>, u32)| {
             let holder = self.terms.remove(&*owner).flatten();
             let holder = holder.unwrap_or_else(|| {
-                bare(&owner);
+                on_missing_terms(&owner);
                 Holder::new(None, end)
             });
             (owner, Holder { count, ..holder })

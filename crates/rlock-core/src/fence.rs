@@ -92,9 +92,9 @@ impl Fences {
 
     /// Records a fence from another server, from this server before its restart,
     /// or from a raise, as far as it can be believed.
-    pub(crate) fn meet(&mut self, now: Timestamp, name: Name<'_>, seen: Fence) {
+    pub(crate) fn record(&mut self, now: Timestamp, name: Name<'_>, seen: Fence) {
         if seen.0 > self.last {
-            self.meet_later(now, name, seen);
+            self.record_ahead(now, name, seen);
         }
     }
 
@@ -126,7 +126,7 @@ impl Fences {
     }
 
     #[cold]
-    fn meet_later(&mut self, now: Timestamp, name: Name<'_>, seen: Fence) {
+    fn record_ahead(&mut self, now: Timestamp, name: Name<'_>, seen: Fence) {
         if seen.0 <= now.micros() {
             self.last = seen.0;
         } else {

@@ -321,7 +321,7 @@ impl Hold {
     }
 
     /// Changes the view of the hold of `owner` to another owner's view.
-    pub(crate) fn seen_from_elsewhere(&mut self, owner: &[u8]) {
+    pub(crate) fn view_as_other(&mut self, owner: &[u8]) {
         if let Self::Exclusive { who, .. } = self
             && *who == Who::Caller
         {

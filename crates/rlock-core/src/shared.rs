@@ -159,8 +159,8 @@ impl Shared {
 
     /// Forgets up to `most` holders, in any order, and returns their number. All
     /// of them are obsolete; many at once take long to free.
-    pub fn shed(&mut self, most: usize) -> usize {
-        self.holders.shed(most)
+    pub fn drop_some(&mut self, most: usize) -> usize {
+        self.holders.drop_some(most)
     }
 
     /// Notes that the store now has these holders, so that the end of each of
@@ -426,7 +426,7 @@ impl HolderSet {
     }
 
     /// Forgets up to `most` holders, in any order, and returns their number.
-    pub(crate) fn shed(&mut self, most: usize) -> usize {
+    pub(crate) fn drop_some(&mut self, most: usize) -> usize {
         let before = self.len();
         match self {
             Self::One(_) | Self::Few(_) => *self = Self::default(),

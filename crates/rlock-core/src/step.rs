@@ -212,7 +212,7 @@ pub struct Step<R> {
     pub reply: R,
     /// For others; empty, without an allocation, if there are none.
     pub effects: Vec<Effect>,
-    /// Whether clients outside the queue must look again.
+    /// Whether clients outside the queue must try again.
     pub announce: Announce,
 }
 
@@ -242,7 +242,7 @@ impl Announce {
 }
 
 impl<R> Step<R> {
-    pub(crate) const fn quiet(reply: R) -> Self {
+    pub(crate) const fn without_effects(reply: R) -> Self {
         Self {
             reply,
             effects: Vec::new(),
@@ -293,7 +293,7 @@ pub enum Due {
 
 impl<R> Step<R> {
     /// A step with at most one effect.
-    pub fn telling(reply: R, other: Option<Effect>) -> Self {
+    pub fn with_effect(reply: R, other: Option<Effect>) -> Self {
         Self {
             reply,
             effects: other.into_iter().collect(),

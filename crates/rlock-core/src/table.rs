@@ -1,5 +1,5 @@
 //! All queues and watches, the indices to find tickets and watches, and the
-//! deadlines: the ends of waits, and the times to look at a lock.
+//! deadlines: the ends of waits, and the times to check a lock.
 //!
 //! This file keeps the indices consistent and decides nothing.
 //! `table/invariants.rs` states the required consistency again in another way;
@@ -17,13 +17,13 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use crate::ticket::{Multi, MultiId, Rank};
-use crate::watch::{Search, Told, Watch, WatchId};
+use crate::watch::{LastValue, Search, Watch, WatchId};
 use crate::{Channel, Delivery, Fence, Gauges, Listener, Mode, Name, Ticket, TicketId, Timestamp};
 
 mod invariants;
 mod queue;
 
-pub(crate) use queue::{Look, Queue, QueueId, Streak};
+pub(crate) use queue::{Check, Queue, QueueId, Streak};
 
 /// The half of an entry that comes from the queue.
 const QUEUE_HALF: u64 = u32::MAX as u64;
@@ -62,9 +62,9 @@ pub(crate) struct Table {
     watches_by_owner: BTreeSet<(QueueId, u64, WatchId)>,
     watched_tickets: u64,
     /// The holds whose values were published, by lock.
-    told: BTreeMap<QueueId, Told>,
+    last_values: BTreeMap<QueueId, LastValue>,
     /// The number of those without a watch.
-    told_alone: u64,
+    last_values_unwatched: u64,
     /// The number of places of each user, by a hash of the name.
     places_by_user: BTreeMap<NonZeroU64, u64>,
     /// The number of places in shared mode.
@@ -164,36 +164,36 @@ impl Table {
     }
 
     /// Whether the value of any hold was published.
-    pub(crate) fn has_told(&self) -> bool {
-        !self.told.is_empty()
+    pub(crate) fn has_last_values(&self) -> bool {
+        !self.last_values.is_empty()
     }
 
     /// The first lock from `from` on with a published value.
-    pub(crate) fn told_from(&self, from: QueueId) -> Option<(QueueId, Told)> {
-        let (id, told) = self.told.range(from..).next()?;
-        Some((*id, *told))
+    pub(crate) fn last_value_from(&self, from: QueueId) -> Option<(QueueId, LastValue)> {
+        let (id, last_value) = self.last_values.range(from..).next()?;
+        Some((*id, *last_value))
     }
 
     /// The last published value of the hold of a lock.
-    pub(crate) fn told(&self, id: QueueId) -> Option<Told> {
-        self.told.get(&id).copied()
+    pub(crate) fn last_value(&self, id: QueueId) -> Option<LastValue> {
+        self.last_values.get(&id).copied()
     }
 
     /// Records that the value of a hold was published.
-    pub(crate) fn set_told(&mut self, id: QueueId, fence: Fence, value: &[u8]) {
-        let told = Told {
+    pub(crate) fn set_last_value(&mut self, id: QueueId, fence: Fence, value: &[u8]) {
+        let last_value = LastValue {
             fence,
             value: self.hash(value),
             number: self.next_id(),
         };
-        let is_new = self.told.insert(id, told).is_none();
-        self.told_alone += u64::from(is_new && !self.has_watches(id));
+        let is_new = self.last_values.insert(id, last_value).is_none();
+        self.last_values_unwatched += u64::from(is_new && !self.has_watches(id));
     }
 
     /// Forgets a published value, because its end was published.
-    pub(crate) fn forget_told(&mut self, id: QueueId) {
-        let was_told = self.told.remove(&id).is_some();
-        self.told_alone -= u64::from(was_told && !self.has_watches(id));
+    pub(crate) fn forget_last_value(&mut self, id: QueueId) {
+        let was_known = self.last_values.remove(&id).is_some();
+        self.last_values_unwatched -= u64::from(was_known && !self.has_watches(id));
         self.drop_if_idle(id);
     }
 
@@ -234,9 +234,9 @@ impl Table {
         self.deadlines.wait_passed(now)
     }
 
-    /// The queue whose look has been overdue for longest.
-    pub(crate) fn look_passed(&self, now: Timestamp) -> Option<QueueId> {
-        self.deadlines.look_passed(now)
+    /// The queue whose check has been overdue for longest.
+    pub(crate) fn check_passed(&self, now: Timestamp) -> Option<QueueId> {
+        self.deadlines.check_passed(now)
     }
 
     /// The first deadline.
@@ -246,10 +246,12 @@ impl Table {
 
     /// Forgets a queue without tickets, watches and a published value.
     pub(crate) fn drop_if_idle(&mut self, id: QueueId) {
-        if !self.queues.get(&id).is_some_and(|queue| queue.is_idle()) || self.told(id).is_some() {
+        if !self.queues.get(&id).is_some_and(|queue| queue.is_idle())
+            || self.last_value(id).is_some()
+        {
             return;
         }
-        self.look(id, Look::Never);
+        self.set_check(id, Check::Never);
         self.searches.remove(&id);
         let Some(queue) = self.queues.remove(&id) else {
             return;
@@ -259,21 +261,21 @@ impl Table {
         self.names.remove(&(hash, id));
     }
 
-    /// Sets when the lock must be looked at.
-    pub(crate) fn look(&mut self, id: QueueId, look: Look) {
+    /// Sets when the lock must be checked.
+    pub(crate) fn set_check(&mut self, id: QueueId, check: Check) {
         let Some(queue) = self.queues.get_mut(&id) else {
             return;
         };
-        if queue.look() == look {
+        if queue.next_check() == check {
             return;
         }
-        if let Some(at) = queue.look().at() {
-            self.deadlines.looks.remove(&(at, id));
+        if let Some(at) = queue.next_check().at() {
+            self.deadlines.checks.remove(&(at, id));
         }
-        if let Some(at) = look.at() {
-            self.deadlines.looks.insert((at, id));
+        if let Some(at) = check.at() {
+            self.deadlines.checks.insert((at, id));
         }
-        queue.set_look(look);
+        queue.set_check(check);
     }
 
     pub(crate) fn mark_due(&mut self, id: QueueId) {
@@ -318,7 +320,7 @@ impl Table {
             waiters: self.tickets.len() as u64,
             places_kept: self.kept.len() as u64,
             contended_locks: self.contended.len() as u64,
-            watches: self.watched_tickets + self.watches.len() as u64 + self.told_alone,
+            watches: self.watched_tickets + self.watches.len() as u64 + self.last_values_unwatched,
             bound_holds: self.bound,
             ..Gauges::default()
         }
@@ -661,11 +663,11 @@ impl Table {
         names: impl IntoIterator<Item = Name<'a>>,
         owner: &[u8],
     ) -> u64 {
-        let is_told = |id: QueueId| self.told.contains_key(&id);
+        let has_value = |id: QueueId| self.last_values.contains_key(&id);
         let is_watched = |id| self.watch_of(id, owner).is_some();
         let is_new = |name: &Name<'_>| {
             let queue = self.find(*name);
-            !queue.is_some_and(|id| is_told(id) || is_watched(id))
+            !queue.is_some_and(|id| has_value(id) || is_watched(id))
         };
         names.into_iter().filter(is_new).count() as u64
     }
@@ -697,8 +699,8 @@ impl Table {
             return;
         };
         queue.watches += 1;
-        if queue.watches == 1 && self.told.contains_key(&watch.queue) {
-            self.told_alone -= 1;
+        if queue.watches == 1 && self.last_values.contains_key(&watch.queue) {
+            self.last_values_unwatched -= 1;
         }
         let id = WatchId(self.next_id().get());
         let entry = (watch.queue, self.hash(&watch.owner), id);
@@ -730,8 +732,8 @@ impl Table {
         self.watches_by_owner.remove(&entry);
         if let Some(queue) = self.queues.get_mut(&watch.queue) {
             queue.watches -= 1;
-            if queue.watches == 0 && self.told.contains_key(&watch.queue) {
-                self.told_alone += 1;
+            if queue.watches == 0 && self.last_values.contains_key(&watch.queue) {
+                self.last_values_unwatched += 1;
             }
         }
         Some(watch)
@@ -785,7 +787,7 @@ impl Table {
 #[derive(Debug, Default)]
 struct Deadlines {
     waits: BTreeSet<(Timestamp, TicketId)>,
-    looks: BTreeSet<(Timestamp, QueueId)>,
+    checks: BTreeSet<(Timestamp, QueueId)>,
 }
 
 impl Deadlines {
@@ -795,17 +797,17 @@ impl Deadlines {
         at.has_passed(now).then_some(*ticket)
     }
 
-    /// The queue whose look has been overdue for longest.
-    fn look_passed(&self, now: Timestamp) -> Option<QueueId> {
-        let (at, queue) = self.looks.first()?;
+    /// The queue whose check has been overdue for longest.
+    fn check_passed(&self, now: Timestamp) -> Option<QueueId> {
+        let (at, queue) = self.checks.first()?;
         at.has_passed(now).then_some(*queue)
     }
 
     /// The first deadline.
     fn first(&self) -> Option<Timestamp> {
         let wait = self.waits.first().map(|(at, _)| *at);
-        let look = self.looks.first().map(|(at, _)| *at);
-        [wait, look].into_iter().flatten().min()
+        let check = self.checks.first().map(|(at, _)| *at);
+        [wait, check].into_iter().flatten().min()
     }
 }
 

@@ -72,7 +72,7 @@ impl Watch {
 /// The last published value of a lock's hold; followers believe that the hold
 /// continues.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Told {
+pub(crate) struct LastValue {
     /// The fence of the hold.
     pub(crate) fence: Fence,
     /// A hash of its value, which may be a kilobyte.

@@ -255,16 +255,7 @@ impl Writer {
     }
 
     pub(crate) fn failed(&mut self, call: u64, error: &Error) {
-        let mut text = error.to_string();
-        let mut source = std::error::Error::source(error);
-        while let Some(cause) = source {
-            let cause_text = cause.to_string();
-            // Some errors contain their cause in their own text.
-            if !text.contains(&cause_text) {
-                text = format!("{text}: {cause_text}");
-            }
-            source = cause.source();
-        }
+        let text = error.with_causes();
         self.u8(7).u64(call).text(error.code()).text(text);
         self.u8(error.is_transient().into());
     }

@@ -254,7 +254,7 @@ impl Machine {
                 }
                 Ok(())
             }
-            _ => self.tell(now, kind, &mut reader),
+            _ => self.handle_without_call(now, kind, &mut reader),
         }
     }
 
@@ -371,7 +371,12 @@ impl Machine {
     }
 
     /// Handles an event that concerns no call.
-    fn tell(&mut self, now: Instant, kind: u8, reader: &mut Reader<'_>) -> Result<(), Malformed> {
+    fn handle_without_call(
+        &mut self,
+        now: Instant,
+        kind: u8,
+        reader: &mut Reader<'_>,
+    ) -> Result<(), Malformed> {
         let event = match kind {
             10 => Event::Opened {
                 connection: ConnectionId::of_number(reader.u64()?),
@@ -1082,7 +1087,18 @@ fn not_of_mode(ask: Ask, limit: &'static str) -> Error {
 fn described(note: &Note) -> (u8, String) {
     match note {
         Note::Connected { address } => (1, format!("connected to the server at {address}")),
-        Note::NotConnected { failure } => {
+        Note::NotConnected {
+            address,
+            failure,
+            is_news: true,
+        } => {
+            let reason = failure.reason(address);
+            (
+                2,
+                format!("cannot reach {address} ({reason}), trying again"),
+            )
+        }
+        Note::NotConnected { failure, .. } => {
             (0, format!("no connection to the server yet: {failure}"))
         }
         Note::Lost { address } => (2, format!("connection to the server at {address} lost")),
@@ -1092,6 +1108,13 @@ fn described(note: &Note) -> (u8, String) {
             let message = String::from_utf8_lossy(message);
             (2, format!("unknown message: {message}"))
         }
-        Note::NoRoutes { failure } => (0, format!("no server reports the slots: {failure}")),
+        Note::NoRoutes {
+            failure,
+            is_news: true,
+        } => (
+            2,
+            format!("cannot reach the cluster ({failure}), trying again"),
+        ),
+        Note::NoRoutes { failure, .. } => (0, failure.to_string()),
     }
 }

@@ -12,6 +12,7 @@ use std::{fmt, io};
 use crate::engine::claims::Owner;
 #[cfg(doc)]
 use crate::engine::terms::Terms;
+use crate::rights;
 
 /// Why a hold ended before its guard was released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -47,7 +48,10 @@ impl fmt::Display for Loss {
 }
 
 /// The errors of this crate.
-#[derive(Clone, Debug, thiserror::Error)]
+///
+/// `Debug` shows the message and its causes, so that a program whose `main`
+/// returns an error prints them.
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// An argument is outside its range; nothing was sent.
@@ -174,8 +178,9 @@ pub enum Error {
 
     /// The server's user lacks a permission.
     ///
-    /// In the server's access lists, grant the user the commands `RLOCK.*`, the
-    /// key, and the channel pattern `rlock:client:*`.
+    /// The text is the server's own, followed by the ACL rule that the user
+    /// lacks. A program that locks needs the commands `RLOCK.*`, the keys, and
+    /// the channel pattern `rlock:client:*`.
     #[error("not permitted: {0}")]
     Denied(String),
 
@@ -239,6 +244,22 @@ impl Error {
         }
     }
 
+    /// The message, with the causes that it does not contain.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_causes(&self) -> String {
+        let mut text = self.to_string();
+        let mut source = std::error::Error::source(self);
+        while let Some(cause) = source {
+            let cause_text = cause.to_string();
+            if !text.contains(&cause_text) {
+                text = format!("{text}: {cause_text}");
+            }
+            source = cause.source();
+        }
+        text
+    }
+
     /// Whether the same call may succeed later without a change: the server was
     /// unreachable, full, or out of memory. An invalid address, a wrong password
     /// or an untrusted certificate is not transient.
@@ -263,6 +284,12 @@ impl Error {
             | Self::OutOfMemory(_) => true,
             _ => false,
         }
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.with_causes())
     }
 }
 
@@ -295,7 +322,7 @@ impl ServerError {
         self.code == "ERR" && self.message.starts_with("SNOTIFY channel is ")
     }
 
-    fn refusal(self) -> Error {
+    fn refusal(self, keys: &[&[u8]]) -> Error {
         let sentence = self.sentence().to_owned();
         match &*self.code {
             "QUEUEFULL" => Error::QueueFull(sentence),
@@ -303,7 +330,7 @@ impl ServerError {
                 owners: owners_in(&sentence),
                 text: sentence,
             },
-            "NOPERM" => Error::Denied(sentence),
+            "NOPERM" => Error::Denied(rights::explained(&sentence, keys)),
             "WRONGTYPE" => Error::NotALock(sentence),
             "OOM" => Error::OutOfMemory(sentence),
             "ERR" if sentence.starts_with("unknown command") => Error::ModuleMissing,
@@ -314,11 +341,11 @@ impl ServerError {
 
 impl fmt::Display for ServerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.code)?;
-        if !self.message.is_empty() {
-            write!(f, " {}", self.message)?;
+        match &*self.code {
+            code if self.message.is_empty() => f.write_str(code),
+            "NOPERM" => write!(f, "NOPERM {}", rights::explained(&self.message, &[])),
+            code => write!(f, "{code} {}", self.message),
         }
-        Ok(())
     }
 }
 
@@ -370,17 +397,20 @@ impl Failure {
             Self::NoneOf { failures, .. } => failures.iter().all(|(_, it)| it.may_pass()),
         }
     }
+
+    /// The reason alone. The text of a broken connection begins with its address.
+    #[must_use]
+    pub fn reason(&self, address: &str) -> String {
+        let text = self.to_string();
+        let reason = text.strip_prefix(address);
+        let reason = reason.and_then(|rest| rest.strip_prefix(": "));
+        reason.map_or(text.clone(), str::to_owned)
+    }
 }
 
 fn each(failures: &[(String, Failure)]) -> String {
-    let each = failures.iter().map(|(address, failure)| {
-        let text = failure.to_string();
-        // The text of a broken connection already names its address.
-        match text.starts_with(address) {
-            true => text,
-            false => format!("{address}: {text}"),
-        }
-    });
+    let each = failures.iter();
+    let each = each.map(|(address, failure)| format!("{address}: {}", failure.reason(address)));
     each.collect::<Vec<_>>().join("; ")
 }
 
@@ -420,15 +450,22 @@ impl Fault {
     }
 }
 
-impl From<ServerError> for Fault {
-    fn from(error: ServerError) -> Self {
+impl Fault {
+    /// The meaning of the error reply to a request for `keys`.
+    pub(crate) fn of(error: ServerError, keys: &[&[u8]]) -> Self {
         match &*error.code {
             "READONLY" | "LOADING" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" | "UNBLOCKED"
             | "BUSY" | "NOREPLICAS" | "MISCONF" => Self::Passing(error.into()),
             "MOVED" | "ASK" => Self::Moved(error),
             "ERR" if error.is_channel_gone() => Self::Passing(error.into()),
-            _ => Self::Refused(error.refusal()),
+            _ => Self::Refused(error.refusal(keys)),
         }
+    }
+}
+
+impl From<ServerError> for Fault {
+    fn from(error: ServerError) -> Self {
+        Self::of(error, &[])
     }
 }
 
@@ -498,7 +535,7 @@ mod tests {
     }
 
     #[test]
-    fn what_passes_by_itself_is_no_refusal() {
+    fn transient_errors_are_not_refusals() {
         for line in [
             "LOADING x",
             "READONLY",
@@ -521,14 +558,28 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_ends_with_what_its_server_no_longer_is() {
+    fn debug_shows_the_message_and_its_causes() {
+        let failure = Failure::Io("h:1: connection refused".to_owned());
+        let error = Error::Connect(failure.clone());
+        let expected = "cannot connect to the server: h:1: connection refused";
+        assert_eq!(format!("{error:?}"), expected);
+        let error = Error::Unavailable {
+            waited: Duration::from_secs(2),
+            source: Some(failure),
+        };
+        let expected = "no usable answer from the server within 2s: h:1: connection refused";
+        assert_eq!(format!("{error:?}"), expected);
+    }
+
+    #[test]
+    fn a_connection_ends_when_its_server_loses_its_role() {
         assert!(fault("READONLY You can't write").ends_connection());
         assert!(fault("ERR SNOTIFY channel is gone").ends_connection());
         assert!(!fault("LOADING x").ends_connection());
     }
 
     #[test]
-    fn what_lies_in_the_settings_does_not_pass() {
+    fn errors_of_the_settings_are_not_transient() {
         let of = |kind: io::ErrorKind| Error::Connect(Failure::from(&io::Error::from(kind)));
         assert!(of(io::ErrorKind::ConnectionRefused).is_transient());
         assert!(of(io::ErrorKind::TimedOut).is_transient());
@@ -560,7 +611,7 @@ mod tests {
     }
 
     #[test]
-    fn those_left_out_are_not_an_owner() {
+    fn omitted_owners_are_not_an_owner() {
         assert_eq!(owners_in("x cycle of owners: 'a' 'b' ..."), ["a", "b"]);
     }
 

@@ -6,6 +6,7 @@
 //! - [`engine`]: all decisions, in one state machine. `engine/call.rs` handles a
 //!   connection that is lost while a call waits;
 //! - [`error`]: the errors, and which server replies lead to them;
+//! - `rights`: the ACL rule that a user lacks;
 //! - [`endpoint`]: the engine with its connections: bytes in, bytes out;
 //! - [`servers`]: the addresses of the servers, as parsed from a URL;
 //! - [`wire`]: encoding of commands, decoding of replies and messages.
@@ -15,5 +16,6 @@
 pub mod endpoint;
 pub mod engine;
 pub mod error;
+mod rights;
 pub mod servers;
 pub mod wire;

@@ -577,7 +577,7 @@ impl<'a> Url<'a> {
                 return Err(out_of_range("url", &value, HOSTS));
             }
             let Some(address) = Address::read(host, port, self.tls) else {
-                let value = format!("not to be understood at host {number}");
+                let value = format!("malformed at host {number}");
                 return Err(out_of_range("url", &value, HOSTS));
             };
             if matches!(address.host(), Some("0.0.0.0" | "::")) {
@@ -615,7 +615,7 @@ impl<'a> Url<'a> {
             match (known.and_then(|place| values.get_mut(place)), form) {
                 (Some(known), _) => *known = Some(value),
                 (None, Some(form)) if name != "protocol" => {
-                    let value = "with a parameter that is not known here";
+                    let value = "with an unknown parameter";
                     return Err(out_of_range("url", value, form));
                 }
                 (None, _) => {}
@@ -784,7 +784,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_redis_crate_refuses_of_one_server_is_refused() {
+    fn url_refused_by_the_redis_crate_is_refused() {
         for url in [
             "",
             "redis",
@@ -895,7 +895,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_without_the_password() {
+    fn error_does_not_contain_the_password() {
         for (url, words) in [
             ("secret", "without a scheme"),
             ("secret:secret@a", "without a scheme"),
@@ -903,7 +903,7 @@ mod tests {
             ("redis+clusters://ann:secret@a", "redis+clusters://"),
             ("redis://ann:secret@", "empty where host 1 should be"),
             ("redis://ann:secret@a,b", "of several hosts"),
-            ("redis://ann:secret/t@a", "understood at host 1"),
+            ("redis://ann:secret/t@a", "malformed at host 1"),
             ("redis://ann:%ffsecret@a", "UTF-8"),
             ("redis://a/secret", "database"),
             ("redis://ann:secret@0.0.0.0", "wildcard at host 1"),
@@ -913,8 +913,8 @@ mod tests {
             ("redis+cluster://ann:secret@a,:7", "empty where host 2"),
             ("redis+cluster://ann:secret@a,[::]", "wildcard at host 2"),
             ("redis+cluster://ann:secret@a/3", "database 3"),
-            ("redis+cluster://ann:secret@a:x", "understood at host 1"),
-            ("redis+cluster://ann:secret/t@a", "understood at host 1"),
+            ("redis+cluster://ann:secret@a:x", "malformed at host 1"),
+            ("redis+cluster://ann:secret/t@a", "malformed at host 1"),
             ("redis+cluster://a?secret=1", "parameter"),
             (
                 "redis+sentinel://ann:secret@a,,b/locks",
@@ -933,14 +933,14 @@ mod tests {
             ),
             ("redis+sentinel://a/%ff", "UTF-8"),
         ] {
-            let said = url.parse::<Servers>().unwrap_err().to_string();
-            assert!(said.contains(words), "{url}: {said}");
-            assert!(!said.contains("secret"), "{url}: {said}");
+            let error = url.parse::<Servers>().unwrap_err().to_string();
+            assert!(error.contains(words), "{url}: {error}");
+            assert!(!error.contains("secret"), "{url}: {error}");
         }
         for url in ["unix:///secret", "redis+sentinel://a/secret", "secret"] {
             for refused in [Servers::of_cluster(url), Servers::of_sentinels(url, "x")] {
-                let said = refused.unwrap_err().to_string();
-                assert!(!said.contains("secret"), "{said}");
+                let error = refused.unwrap_err().to_string();
+                assert!(!error.contains("secret"), "{error}");
             }
         }
         assert!(Servers::of_sentinels("redis://a", "").is_err());
@@ -986,7 +986,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_that_are_put_together_are_checked() {
+    fn servers_built_by_hand_are_checked() {
         let nobody = Login::default;
         let sentinels = |sentinels: &[Address], master: &str| Servers::Sentinels {
             sentinels: sentinels.to_vec(),
@@ -1011,8 +1011,8 @@ mod tests {
             ),
             (cluster(from_ref(&a), login("a", "b", 1)), "database 1"),
         ] {
-            let said = servers.check().unwrap_err().to_string();
-            assert!(said.contains(words), "{said}");
+            let error = servers.check().unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
         }
         sentinels(from_ref(&socket), "locks").check().unwrap();
         let login = nobody();
@@ -1040,7 +1040,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_displayed_leads_to_the_same_servers(
+        fn displayed_url_leads_to_the_same_servers(
             kind in "(redis|rediss)(|[+](sentinel|cluster))",
             hosts in "([ab]{1,3}|\\[::1\\])(|:[1-9])(|,[ab]{1,3}:7)",
             path in "(|/|/[a-c/ %?#é]{1,6}(|/[0-9]))",

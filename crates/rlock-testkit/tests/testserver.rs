@@ -57,7 +57,7 @@ fn servers_end_when_standard_input_closes() {
 }
 
 #[test]
-fn servers_end_with_a_program_that_is_asked_to_end() {
+fn servers_end_with_a_program_that_is_terminated() {
     // Signals from a user, from a closed terminal, and from the end of a session.
     for signal in ["INT", "HUP", "TERM"] {
         let (mut program, addresses) = start(&["replica"]);
@@ -73,7 +73,7 @@ fn servers_end_with_a_program_that_is_asked_to_end() {
 }
 
 #[test]
-fn a_program_that_is_asked_to_end_while_it_starts_servers_leaves_none() {
+fn a_program_terminated_while_it_starts_servers_leaves_none() {
     let directory = tempfile::tempdir().unwrap();
     let mut command = Command::new(PROGRAM);
     command
@@ -88,23 +88,23 @@ fn a_program_that_is_asked_to_end_while_it_starts_servers_leaves_none() {
 }
 
 #[test]
-fn what_cannot_be_started_is_said() {
+fn a_failed_start_is_reported() {
     let failed = |arguments: &[&str]| {
         let output = Command::new(PROGRAM).args(arguments).output().unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        (output.status.code(), said)
+        let error = String::from_utf8(output.stderr).unwrap();
+        (output.status.code(), error)
     };
-    let (code, said) = failed(&["one", "--set", "no-such-line yes"]);
-    assert!(code == Some(1) && said.contains("no-such-line"), "{said}");
-    let (code, said) = failed(&["one", "--", "no-such-program"]);
+    let (code, error) = failed(&["one", "--set", "no-such-line yes"]);
+    assert!(code == Some(1) && error.contains("no-such-line"), "{error}");
+    let (code, error) = failed(&["one", "--", "no-such-program"]);
     assert!(
-        code == Some(127) && said.contains("no-such-program"),
-        "{said}"
+        code == Some(127) && error.contains("no-such-program"),
+        "{error}"
     );
 }
 
 #[test]
-fn clusters_and_sentinels_are_whole_when_they_are_named() {
+fn clusters_and_sentinels_are_complete_when_they_are_printed() {
     let (mut cluster, addresses) = start(&["cluster", "--nodes", "3"]);
     let url = addresses["url"].as_str().unwrap();
     assert!(url.starts_with("redis+cluster://127.0.0.1:"), "{url}");
@@ -127,15 +127,15 @@ fn clusters_and_sentinels_are_whole_when_they_are_named() {
 }
 
 #[test]
-fn a_command_runs_while_the_servers_do_and_its_code_is_the_programs() {
+fn a_command_runs_while_the_servers_do_and_its_exit_code_is_returned() {
     // The command may also end servers.
     let script = "echo $RLOCK_URL; kill -9 $(redis-cli -p $RLOCK_PORT info server | sed -n 's/^process_id:\\([0-9]*\\).*/\\1/p'); exit 7";
     let mut command = Command::new(PROGRAM);
     let command = command.args(["one", "--tls", "--", "sh", "-c", script]);
     let mut program = command.stdout(Stdio::piped()).spawn().unwrap();
     let mut output = String::new();
-    let said = program.stdout.as_mut().unwrap().read_to_string(&mut output);
-    said.unwrap();
+    let read = program.stdout.as_mut().unwrap().read_to_string(&mut output);
+    read.unwrap();
     assert_eq!(program.wait().unwrap().code(), Some(7));
     let port = output
         .trim()

@@ -1,14 +1,14 @@
-//! What a terminal shows, and whether a document shows the same.
+//! Compares a terminal's output with a document.
 
 use redis::Value;
 
 use rlock_testkit::client::text;
 
-/// How far a time in a reply may be from the document's.
+/// How far a time in a reply may differ from the document's.
 const TOLERANCE_MS: u64 = 5000;
-/// How many digits a fence has, until the year 2286.
+/// The number of digits of a fence, until the year 2286.
 const FENCE_DIGITS: usize = 16;
-/// How many digits a time in milliseconds since the epoch has, until then.
+/// The number of digits of a time in milliseconds since the epoch, until then.
 const EPOCH_MS_DIGITS: usize = 13;
 
 /// A reply as `redis-cli` shows it; spaces do not matter.
@@ -53,17 +53,17 @@ pub(super) fn lines_of(command: &str, reply: &Value) -> Vec<String> {
     vec![line]
 }
 
-/// Compares what a document shows with what is seen, by these rules: see `docs/commands.md`.
+/// Compares a document with the output, by the rules in `docs/commands.md`.
 #[derive(Clone, Default)]
 pub(super) struct Comparison {
-    /// The fences of the document, and those they stand for.
+    /// The fences of the document, and the fences of this run for them.
     fences: Vec<(u64, u64)>,
-    /// The line before, which may name the number that follows.
+    /// The previous line, which may name the number that follows.
     before: String,
 }
 
 impl Comparison {
-    /// Whether the terminal shows below a line what it ought to.
+    /// Whether the terminal shows the expected output below a line.
     pub(super) fn check(
         &mut self,
         line: &str,
@@ -71,14 +71,14 @@ impl Comparison {
         seen: &[String],
     ) -> Result<(), String> {
         line.clone_into(&mut self.before);
-        if self.all_alike(expected, seen) {
+        if self.all_equal(expected, seen) {
             return Ok(());
         }
         let (expected, seen) = (expected.join("\n    "), seen.join("\n    "));
         Err(format!("  expected:\n    {expected}\n  seen:\n    {seen}"))
     }
 
-    /// The fence of this run in the place of one that the document has shown.
+    /// The fence of this run for a fence of the document.
     pub(super) fn fence_for(&self, word: &str) -> Option<String> {
         let shown = word.parse::<u64>().ok()?;
         let (_, seen) = self
@@ -88,24 +88,24 @@ impl Comparison {
         Some(seen.to_string())
     }
 
-    fn all_alike(&mut self, expected: &[&str], seen: &[String]) -> bool {
+    fn all_equal(&mut self, expected: &[&str], seen: &[String]) -> bool {
         let Some((line, expected)) = expected.split_first() else {
             return seen.is_empty();
         };
         if line.trim() == "..." {
             let fitting = (0..=seen.len()).find_map(|omitted| {
                 let mut trial = self.clone();
-                trial.all_alike(expected, &seen[omitted..]).then_some(trial)
+                trial.all_equal(expected, &seen[omitted..]).then_some(trial)
             });
             return fitting.map(|trial| *self = trial).is_some();
         }
         let alike = |(first, seen): (&String, &[String])| {
-            self.are_alike(line, first) && self.all_alike(expected, seen)
+            self.are_equal(line, first) && self.all_equal(expected, seen)
         };
         seen.split_first().is_some_and(alike)
     }
 
-    fn are_alike(&mut self, expected: &str, seen: &str) -> bool {
+    fn are_equal(&mut self, expected: &str, seen: &str) -> bool {
         let spaced = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
         let (expected, seen) = (spaced(expected), spaced(seen));
         let before = std::mem::replace(&mut self.before, seen.clone());
@@ -127,7 +127,7 @@ impl Comparison {
             })
     }
 
-    /// Whether two fences are in the same order to all others.
+    /// Whether two fences compare in the same way to all others.
     fn are_one_fence(&mut self, expected: u64, seen: u64) -> bool {
         let mut others = self.fences.iter();
         let fits = others.all(|other| expected.cmp(&other.0) == seen.cmp(&other.1));
@@ -136,7 +136,7 @@ impl Comparison {
     }
 }
 
-/// A line in pieces that are numbers, or have no digits.
+/// The pieces of a line: each is a number, or has no digits.
 fn pieces(line: &str) -> Vec<&str> {
     let bytes = line.as_bytes();
     let pieces = bytes.chunk_by(|one, next| one.is_ascii_digit() == next.is_ascii_digit());

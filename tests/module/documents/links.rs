@@ -1,9 +1,8 @@
-//! Where the links of a document lead.
+//! The targets of a document's links.
 
 use std::path::Path;
 
-/// The links of a document that lead nowhere. Those to other hosts are not
-/// followed.
+/// The links of a document without a target. Links to other hosts are not followed.
 pub(super) fn broken(page: &Path) -> Vec<String> {
     let text = std::fs::read_to_string(page).expect("the page can be read");
     let links = targets(&text).filter(|link| !link.contains("://"));
@@ -13,7 +12,7 @@ pub(super) fn broken(page: &Path) -> Vec<String> {
         .collect()
 }
 
-/// What stands in the round brackets of `[text](target)`.
+/// The text in the round brackets of `[text](target)`.
 fn targets(text: &str) -> impl Iterator<Item = &str> {
     let starts = text.split("](").skip(1);
     starts.filter_map(|rest| Some(rest.split_once(')')?.0))
@@ -34,7 +33,7 @@ fn leads_somewhere(page: &Path, link: &str) -> bool {
     headings(&text).any(|heading| anchor_of(heading) == anchor)
 }
 
-/// The headings of a page; a `#` in a block of code begins none.
+/// The headings of a page; a `#` in a block of code is not a heading.
 fn headings(text: &str) -> impl Iterator<Item = &str> {
     let prose = text.split("\n```").step_by(2);
     let lines = prose.flat_map(str::lines);
@@ -45,8 +44,7 @@ fn headings(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The anchor that is made of a heading: in lower case, without punctuation,
-/// with `-` for spaces.
+/// The anchor of a heading: in lower case, without punctuation, with `-` for spaces.
 fn anchor_of(heading: &str) -> String {
     let kept = |letter: &char| letter.is_alphanumeric() || matches!(letter, ' ' | '-' | '_');
     let letters = heading.chars().filter(kept);

@@ -1,4 +1,4 @@
-// Contends for locks amid faults, and writes down what it saw: crates/rlock-client/tests/chaos/program.rs.
+// Contends for locks during faults, and reports what it saw to crates/rlock-client/tests/chaos/program.rs.
 package main
 
 import (
@@ -56,7 +56,7 @@ func note(line any) {
 	}
 }
 
-// now is in microseconds of the monotonic clock.
+// now returns microseconds of the monotonic clock.
 func now() int64 {
 	var spec unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &spec); err != nil {
@@ -137,7 +137,7 @@ func outcome(err error, fine string) string {
 	}
 }
 
-// sample says whether it is valid, asked right before and right after a look at the clock.
+// sample records whether the lock is valid, both before and after reading the clock.
 func (h *hold) sample(held *rlock.Hold) bool {
 	before, moment := held.Check() == nil, now()
 	if before && held.Check() == nil {

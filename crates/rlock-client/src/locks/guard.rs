@@ -331,12 +331,6 @@ impl<K: Kind> Guard<K> {
     /// shortens a longer lease. [`bound`](crate::Terms::bound) and
     /// [`max_hold`](crate::Terms::max_hold) do not end it. If `least` is
     /// already over, the lock is [released](Self::release).
-    /// `least`, and from then on nobody renews the lock. Once that is answered,
-    /// the lock is taken until `least` after its grant and then free, whatever
-    /// happens to this process, its client or its connection. That ends a longer
-    /// lease sooner, and [`bound`](crate::Terms::bound) and
-    /// [`max_hold`](crate::Terms::max_hold) do not end it. If `least` is over,
-    /// it is [released](Self::release).
     ///
     /// - `least` counts on this machine's clock from when the grant was known
     ///   here, so the lock is not free before `least` after the grant, and later

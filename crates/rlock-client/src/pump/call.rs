@@ -14,25 +14,25 @@ use rlock_engine::wire::resp::{Command, Frame};
 
 use crate::pump::{State, now};
 
-/// A call, which is made when it is first polled. Dropping it abandons the call.
+/// A call, which begins when it is first polled. Dropping it abandons the call.
 struct Calling<'a, F> {
     state: &'a Arc<State>,
-    /// What a guard would need, if it is granted.
+    /// The data that a guard needs after a grant.
     ask: Option<Ask>,
     stage: Stage<F>,
 }
 
 enum Stage<F> {
-    /// What makes the event of the call's number.
+    /// Creates the event from the call's number.
     New(F),
     Made(Id),
     Over,
 }
 
-/// Makes the call that `event` makes of its number.
+/// Makes a call. `event` creates its event from its number.
 ///
-/// These are no `async fn`s: each would keep `event` once more for as long as it
-/// waits, and there may be many who wait.
+/// These are not `async fn`s: each would keep a second copy of `event` while it
+/// waits, and there may be many waiting calls.
 fn make<'a>(
     state: &'a Arc<State>,
     ask: Option<Ask>,
@@ -42,7 +42,7 @@ fn make<'a>(
     Calling { state, ask, stage }
 }
 
-/// Makes a call for a lock; `ask` is what a guard would need, if it is granted.
+/// Makes a call for a lock. `ask` is the data that a guard needs after a grant.
 pub(crate) fn call<'a>(
     state: &'a Arc<State>,
     ask: Option<Ask>,
@@ -63,8 +63,8 @@ pub(crate) async fn start(state: &Arc<State>) -> Result<(), Error> {
     }
 }
 
-/// Asks until there is an answer; what changes something, only until it may have
-/// been done.
+/// Asks until there is an answer. A question that changes something is not
+/// repeated once it may have been carried out.
 pub(crate) async fn ask(
     state: &Arc<State>,
     to: To,
@@ -107,7 +107,7 @@ impl<F: FnOnce(Id) -> Event<'static> + Unpin> Future for Calling<'_, F> {
             Stage::Made(call) => call,
             Stage::Over => return Poll::Pending,
         };
-        // To drop a waker may run any code, so that it comes after the lock.
+        // Dropping a waker may run any code, so it is dropped after the unlock.
         let mut before = None;
         let poll = calling.state.with_peers(|core| {
             if let Some(outcome) = core.outcomes.remove(&call) {
@@ -139,7 +139,7 @@ impl<F> Drop for Calling<'_, F> {
         let known = self.state.with_core(|core| {
             let (waker, outcome) = (core.callers.remove(&call), core.outcomes.remove(&call));
             let event = match &outcome {
-                // It was granted in that very moment.
+                // It was granted at the same moment.
                 Some(Outcome::Lock(engine::Outcome::Granted(proof))) => {
                     let hold = proof.hold;
                     let untaken = |ask| engine::Event::Untaken { call, hold, ask };

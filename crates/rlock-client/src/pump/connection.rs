@@ -15,21 +15,21 @@ use tokio::task::AbortHandle;
 use crate::pump::dial::{Stream, dial, failure};
 use crate::pump::{State, now};
 
-/// How much is read at once.
+/// The largest number of bytes that is read at once.
 const INPUT_LEN: usize = 16 * 1024;
-/// At most half of the input is taken at once, or this much if that is more. Then
-/// those who are answered have their turn, and what they ask for is written: the
-/// server works on that while the others are answered. If all were taken at once,
-/// either side would wait while the other one works.
+/// The endpoint gets at most half of the input at once, or this number of bytes if
+/// that is more. Then the answered callers run, and their new requests are written.
+/// The server works on these while the endpoint takes the rest. If it took
+/// everything at once, each side would wait while the other one works.
 const TAKEN_MIN: usize = 128;
-/// How much room is kept for what is written, however much that once was.
+/// The capacity for output that is kept after a larger output.
 const OUTPUT_KEPT: usize = 64 * 1024;
 
-/// What is known of a connection's task.
+/// The task of a connection.
 #[derive(Debug)]
 pub(super) struct Peer {
     task: AbortHandle,
-    /// Set while the task has nothing to write.
+    /// The task's waker, while it has nothing to write.
     pub(super) writer: Option<Waker>,
 }
 
@@ -44,14 +44,14 @@ impl Peer {
     }
 }
 
-/// The socket, and what is on its way between it and the endpoint.
+/// The socket, and the bytes between it and the endpoint.
 struct Connection {
     state: Arc<State>,
     id: ConnectionId,
     address: Address,
     stream: Stream,
     input: Vec<u8>,
-    /// What of it was read and is not taken yet, and how much is taken at once.
+    /// The part that was read and is not yet taken, and how much is taken at once.
     untaken: Range<usize>,
     at_once: usize,
     output: Vec<u8>,
@@ -84,7 +84,7 @@ pub(super) async fn serve(state: Arc<State>, id: ConnectionId, address: Address)
 impl Connection {
     /// Ready when the connection has ended, with the reason.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Failure> {
-        // What is read often makes something to write.
+        // Input often causes output.
         if let Poll::Ready(failure) = self.read(context) {
             return Poll::Ready(failure);
         }
@@ -142,7 +142,7 @@ impl Connection {
         }
     }
 
-    /// TLS keeps back what it cannot write at once.
+    /// TLS buffers the output that it cannot write at once.
     fn flush(&mut self, context: &mut Context<'_>) -> Poll<Failure> {
         match Pin::new(&mut self.stream).poll_flush(context) {
             Poll::Ready(Err(error)) => Poll::Ready(failure(&self.address, &error)),
@@ -152,8 +152,8 @@ impl Connection {
 }
 
 impl State {
-    /// Exchanges what there is to write for the empty `output`; if there is
-    /// nothing, `waker` is woken when there is.
+    /// Exchanges the endpoint's output for the empty `output`. If there is no
+    /// output, `waker` is woken once there is.
     fn take_output(&self, id: ConnectionId, output: &mut Vec<u8>, waker: &Waker) {
         self.with_peers(|core| {
             core.endpoint.take_output(id, output);

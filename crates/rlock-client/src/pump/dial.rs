@@ -17,7 +17,7 @@ use tokio::net::UnixStream;
 #[cfg(feature = "tls-rustls")]
 pub(crate) use crate::pump::tls::TlsConfig;
 
-/// There is nothing to say about TLS without it.
+/// Without TLS, there are no settings for it.
 #[cfg(not(feature = "tls-rustls"))]
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TlsConfig;
@@ -32,14 +32,14 @@ pub(crate) enum Stream {
     Tls(Box<tokio_rustls::client::TlsStream<TcpStream>>),
 }
 
-/// Connects to the server at `address`, with TLS if it has it.
+/// Connects to the server at `address`, with TLS if the address says so.
 ///
-/// `limit` is the time for all of it: the look-up of a name, the connection and
+/// `limit` is the time for everything: the look-up of the name, the connection and
 /// the TLS handshake.
 ///
 /// # Errors
 ///
-/// As [`failure`] tells them, and [`Failure::TimedOut`]. Each names the address.
+/// The failures of [`failure`], and [`Failure::TimedOut`]. Each names the address.
 ///
 /// # Cancel safety
 ///
@@ -58,8 +58,8 @@ pub(crate) async fn dial(
     }
 }
 
-/// What an error of a connection to `address` is to the client. A server refuses
-/// a client's certificate after the handshake, with the first bytes.
+/// The failure for an error of a connection to `address`. A server refuses a
+/// client's certificate after the handshake, with the first bytes.
 pub(crate) fn failure(address: &Address, error: &io::Error) -> Failure {
     let message = format!("{address}: {error}");
     #[cfg(feature = "tls-rustls")]
@@ -98,9 +98,9 @@ async fn connect(address: &Address, config: &TlsConfig) -> io::Result<Stream> {
     }
 }
 
-/// Connects to whichever address of the host answers first.
+/// Connects to the address of the host that answers first.
 ///
-/// A server that has vanished is noticed after 11 s without sending anything.
+/// The operating system notices a vanished server after 11 s, without requests.
 async fn connect_tcp(host: &str, port: u16) -> io::Result<TcpStream> {
     let addresses = tokio::net::lookup_host((host, port)).await?;
     let attempts = addresses.map(|address| Box::pin(TcpStream::connect(address)));
@@ -119,7 +119,7 @@ async fn connect_tcp(host: &str, port: u16) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Calls a method of the stream that it is.
+/// Calls a method of the inner stream.
 macro_rules! forward {
     ($stream:ident.$method:ident($($argument:expr),*)) => {
         match $stream.get_mut() {
@@ -179,14 +179,14 @@ mod tests {
         dial(&address(url), &TlsConfig::default(), LIMIT).await
     }
 
-    /// A listener that nobody accepts from, and its port.
+    /// A listener that accepts no connections, and its port.
     async fn listener() -> (TcpListener, u16) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         (listener, port)
     }
 
-    /// Bytes go there and come back.
+    /// Sends bytes and receives them again.
     async fn speaks(mut stream: Stream, mut other: impl AsyncRead + AsyncWrite + Unpin) {
         let mut bytes = [0; 4];
         stream.write_all(b"ping").await.unwrap();
@@ -235,8 +235,8 @@ mod tests {
         speaks(stream.unwrap(), accepted.unwrap().0).await;
         let error = opened("unix:///nowhere/at/all").await.unwrap_err();
         assert!(matches!(error, Failure::Io(_)), "{error:?}");
-        let said = error.to_string();
-        assert!(said.starts_with("/nowhere/at/all: No such file"), "{said}");
+        let text = error.to_string();
+        assert!(text.starts_with("/nowhere/at/all: No such file"), "{text}");
     }
 
     #[tokio::test]
@@ -244,19 +244,19 @@ mod tests {
         let (listener, port) = listener().await;
         drop(listener);
         let error = opened(&format!("redis://127.0.0.1:{port}")).await;
-        let Err(Failure::Io(said)) = &error else {
+        let Err(Failure::Io(text)) = &error else {
             panic!("{error:?}");
         };
         let words = format!("127.0.0.1:{port}: Connection refused");
-        assert!(said.starts_with(&words), "{said}");
+        assert!(text.starts_with(&words), "{text}");
         let error = opened("redis://nobody.invalid:7").await;
-        let Err(Failure::Io(said)) = &error else {
+        let Err(Failure::Io(text)) = &error else {
             panic!("{error:?}");
         };
-        assert!(said.starts_with("nobody.invalid:7: "), "{said}");
+        assert!(text.starts_with("nobody.invalid:7: "), "{text}");
     }
 
-    /// The handshake is a part of what has to be done in time.
+    /// The time limit includes the handshake.
     #[cfg(feature = "tls-rustls")]
     #[tokio::test]
     async fn a_server_that_says_nothing_is_given_up_in_time() {
@@ -265,10 +265,10 @@ mod tests {
         assert_eq!(address.tls(), Some(Tls { insecure: true }));
         let limit = Duration::from_millis(50);
         let error = dial(&address, &TlsConfig::default(), limit).await;
-        let Err(Failure::TimedOut(said)) = &error else {
+        let Err(Failure::TimedOut(text)) = &error else {
             panic!("{error:?}");
         };
         let words = format!("127.0.0.1:{port}: no connection within 50ms");
-        assert_eq!(*said, words);
+        assert_eq!(*text, words);
     }
 }

@@ -1,8 +1,8 @@
-//! Carries out what the endpoint says: sockets, time and callers.
+//! Carries out the actions of the endpoint: sockets, time and callers.
 //!
-//! The endpoint decides everything. One mutex guards it. Callers, the tasks of the
-//! connections and the task that keeps the time tell it what happens, and then
-//! carry out its actions themselves.
+//! The endpoint makes all decisions. One mutex guards it. Callers, the tasks of
+//! the connections and the background task pass it events, and then carry out its
+//! actions themselves.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -36,7 +36,7 @@ pub(crate) mod dial;
 #[cfg(feature = "tls-rustls")]
 pub(crate) mod tls;
 
-/// How many changes are kept for an observer that does not take them.
+/// The number of changes that are kept for an observer.
 const UNTAKEN_MAX: usize = 1024;
 
 pub(crate) struct State {
@@ -46,41 +46,41 @@ pub(crate) struct State {
     owners: AtomicU64,
     is_cluster: OnceCell<bool>,
     core: Mutex<Core>,
-    /// Rings when the background has to look at the next deadline.
+    /// Wakes the background when the next deadline has changed.
     alarm: Notify,
-    /// Changes whenever a connection comes, goes, or cannot be made.
+    /// Changes whenever a connection opens, ends, or fails to open.
     changes: watch::Sender<()>,
-    /// Where connections are served.
+    /// The runtime for the tasks of the connections.
     runtime: Handle,
-    /// Whether the last client, lock and guard is gone.
+    /// Whether the last client, lock and guard has been dropped.
     is_left: AtomicBool,
-    /// Tells of every loss.
+    /// Reports every loss.
     losses: watch::Sender<Loss>,
 }
 
-/// The endpoint, and those who wait for its actions.
+/// The endpoint, and the tasks that wait for its actions.
 struct Core {
     endpoint: Endpoint,
     peers: BTreeMap<ConnectionId, Peer>,
-    /// Callers that wait, and the outcomes that they have not taken yet.
+    /// The callers that wait, and the outcomes that they have not taken yet.
     callers: Table<Id, Waker>,
     outcomes: Table<Id, Outcome>,
     flushes: BTreeMap<Id, oneshot::Sender<()>>,
     observers: Table<Id, Untaken>,
-    /// When the background wakes anyway. Only an earlier deadline has to wake
-    /// it, so that the usual lock and release do not.
+    /// When the background wakes next. Only an earlier deadline has to wake it,
+    /// so a usual lock and release do not.
     alarm: Option<Instant>,
 }
 
-/// What an observer received and has not taken yet.
+/// The changes that an observer received and has not taken yet.
 #[derive(Default)]
 struct Untaken {
     changes: VecDeque<Result<Change, Error>>,
     waker: Option<Waker>,
 }
 
-/// What is done after the endpoint is unlocked: a waker may run any code, and that
-/// code may lock the endpoint again.
+/// Work after the endpoint is unlocked: a waker may run any code, and that code
+/// may lock the endpoint again.
 enum Later {
     Wake(Waker),
     Over(Arc<Proof>, Loss),
@@ -89,21 +89,21 @@ enum Later {
     End(Peer),
 }
 
-/// What clients, locks and guards keep alive. The background keeps only the
-/// [`State`], and ends when the last `Inner` is gone.
+/// Shared by clients, locks and guards. The background keeps only the [`State`],
+/// and ends when the last `Inner` has been dropped.
 #[derive(Debug)]
 pub(crate) struct Inner {
     pub(crate) state: Arc<State>,
 }
 
-/// Locks, even after a panic elsewhere: nothing here is left half done.
+/// Locks, even after a panic elsewhere: no state here is inconsistent then.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl State {
-    /// A client that does nothing yet; its name and its limits are in `settings`,
-    /// which must have been [checked](Settings::check).
+    /// A client that does nothing yet. The caller has [checked](Settings::check)
+    /// its name and its limits in `settings`.
     pub(crate) fn new(servers: Servers, tls: TlsConfig, settings: Settings) -> Self {
         let uuid = uuid::Uuid::new_v4();
         let id = match &settings.name {
@@ -113,7 +113,8 @@ impl State {
         let limits = settings.limits;
         let settings = Settings {
             library: ("rlock-client".into(), env!("CARGO_PKG_VERSION").into()),
-            // No owner shows it, so nobody else can speak on it by knowing one.
+            // It is not a part of any owner, so nobody who knows an owner can
+            // publish on it.
             channel: uuid::Uuid::new_v4().to_string(),
             seed: uuid.as_u64_pair().0,
             ..settings
@@ -141,12 +142,12 @@ impl State {
         }
     }
 
-    /// Tells the endpoint what has happened, and does what it says.
+    /// Passes an event to the endpoint, and carries out its actions.
     pub(crate) fn handle(self: &Arc<Self>, event: Event<'_>) {
         self.with_core(|core| core.endpoint.handle(now(), event));
     }
 
-    /// The same for what a caller does.
+    /// The same for an event of a caller.
     pub(crate) fn tell(self: &Arc<Self>, event: engine::Event) {
         self.handle(Event::Call(event));
     }
@@ -163,7 +164,7 @@ impl State {
         if is_earlier {
             core.alarm = next;
         }
-        // Or the background has nothing left to wait for.
+        // The background also ends here if it has nothing left to wait for.
         let rings = is_earlier || self.is_over(&core);
         drop(core);
         for later in later {
@@ -175,7 +176,7 @@ impl State {
         value
     }
 
-    /// Looks at the callers or the connections, and tells the endpoint nothing.
+    /// Reads or changes the callers or the connections, without the endpoint.
     fn with_peers<T>(&self, work: impl FnOnce(&mut Core) -> T) -> T {
         work(&mut lock(&self.core))
     }
@@ -234,7 +235,16 @@ impl State {
     fn log(&self, note: &Note) {
         match note {
             Note::Connected { address } => tracing::info!(address, "connected to the server"),
-            Note::NotConnected { failure } => {
+            Note::NotConnected {
+                address,
+                failure,
+                is_news: true,
+            } => tracing::warn!(
+                address,
+                "cannot reach {address} ({}), trying again",
+                failure.reason(address)
+            ),
+            Note::NotConnected { failure, .. } => {
                 tracing::debug!(%failure, "no connection to the server yet");
             }
             Note::Lost { address } => tracing::warn!(address, "connection to the server lost"),
@@ -244,7 +254,11 @@ impl State {
                 let message = String::from_utf8_lossy(message);
                 tracing::warn!(%message, "unknown message");
             }
-            Note::NoRoutes { failure } => {
+            Note::NoRoutes {
+                failure,
+                is_news: true,
+            } => tracing::warn!("cannot reach the cluster ({failure}), trying again"),
+            Note::NoRoutes { failure, .. } => {
                 tracing::debug!(%failure, "no server reports the slots");
             }
         }
@@ -253,7 +267,7 @@ impl State {
         }
     }
 
-    /// Begins to observe who leads at `key`; the observer's number.
+    /// Begins to observe the leader at `key`; returns the observer's number.
     pub(crate) fn observe(self: &Arc<Self>, key: &Arc<[u8]>) -> Id {
         self.with_core(|core| {
             let (observer, key) = (core.endpoint.next_id(), Arc::clone(key));
@@ -278,7 +292,7 @@ impl State {
         observer: Id,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Change, Error>>> {
-        // To drop a waker may run any code, so that it comes after the lock.
+        // Dropping a waker may run any code, so it is dropped after the unlock.
         let mut before = None;
         let poll = self.with_peers(|core| {
             let Some(untaken) = core.observers.get_mut(&observer) else {
@@ -297,13 +311,13 @@ impl State {
         poll
     }
 
-    /// Something that is known without asking.
+    /// Reads from the endpoint, without a request.
     pub(crate) fn read<T>(&self, read: impl FnOnce(&Endpoint) -> T) -> T {
         read(&lock(&self.core).endpoint)
     }
 
-    /// Every change between having a connection to the one server and having
-    /// none, and every failure to connect.
+    /// Changes whenever the connection to the one server opens or ends, and at
+    /// every failure to connect.
     #[cfg(feature = "quorum")]
     pub(crate) fn changes(&self) -> watch::Receiver<()> {
         self.changes.subscribe()
@@ -318,25 +332,25 @@ impl State {
         self.read(|endpoint| endpoint.is_connected(Node::default()))
     }
 
-    /// Why there is no connection to some server.
+    /// Why a server is not connected, if one is not.
     pub(crate) fn last_failure(&self) -> Option<Failure> {
         self.read(|endpoint| endpoint.failure().cloned())
     }
 
-    /// When the last request was made that the one server answered.
+    /// When the last request was sent that the one server has answered.
     #[cfg(feature = "quorum")]
     pub(crate) fn known_good(&self) -> Instant {
         self.read(|endpoint| endpoint.engine().known_good(Node::default()))
     }
 
-    /// Sets how long a connection may be quiet at most while it is needed.
+    /// Sets the longest silence of a connection that is needed.
     #[cfg(feature = "quorum")]
     pub(crate) fn set_quiet(&self, quiet: Duration) {
         lock(&self.core).endpoint.set_quiet(quiet);
     }
 
-    /// Waits until nothing is left of what there is to clean up now; false if
-    /// the client has ended before.
+    /// Waits until the clean-up that is pending now is done; false if the client
+    /// has ended before.
     pub(crate) async fn flush(self: &Arc<Self>) -> bool {
         let (done, flushed) = oneshot::channel();
         self.with_core(|core| {
@@ -348,13 +362,13 @@ impl State {
         flushed.await.is_ok()
     }
 
-    /// Every loss from now on, of which [`Loss::Released`] is the end of the
-    /// client; none if it has ended.
+    /// Every loss from now on; [`Loss::Released`] stands for the end of the client.
+    /// None if the client has ended.
     pub(crate) fn losses(&self) -> Option<watch::Receiver<Loss>> {
         self.read(|endpoint| (!endpoint.is_closed()).then(|| self.losses.subscribe()))
     }
 
-    /// Releases what is held, and ends.
+    /// Releases all holds, and ends the client.
     pub(crate) async fn close(self: &Arc<Self>, timeout: Duration) -> Result<(), Error> {
         if self.read(|it| it.is_closed() && !it.engine().is_leaving()) {
             return Err(Error::Closed);
@@ -375,7 +389,7 @@ impl State {
         }
     }
 
-    /// Ends, whatever is left to do.
+    /// Ends the client, even if work is left.
     fn end(self: &Arc<Self>) {
         let flushes = self.with_core(|core| {
             core.endpoint.handle(now(), Event::Closed);
@@ -405,7 +419,7 @@ impl State {
         answers.map(|(_, answer)| answer).collect()
     }
 
-    /// Asks every server; the answer of each, and its address.
+    /// Asks every server; returns each address and its answer.
     pub(crate) async fn ask_each(
         self: &Arc<Self>,
         command: &Command,
@@ -419,8 +433,8 @@ impl State {
         futures_util::future::join_all(asked).await
     }
 
-    /// Whether the server is a node of a cluster. Asked once, by the first who
-    /// has keys of different slots.
+    /// Whether the server is a node of a cluster. The first call with keys in
+    /// different slots asks the server.
     pub(crate) async fn is_cluster(self: &Arc<Self>, queueing: Queueing) -> Result<bool, Error> {
         if self.read(Endpoint::is_cluster) {
             return Ok(true);
@@ -430,7 +444,7 @@ impl State {
             Queueing::AtMost(wait) => Some(wait),
             Queueing::Unlimited => None,
         };
-        // Every user may say hello.
+        // Every user may send `HELLO`.
         let hello = async || {
             let to = To::Node(Node::default());
             replies::is_cluster(&ask(self, to, (requests::hello(), false), limit).await?)
@@ -438,13 +452,13 @@ impl State {
         self.is_cluster.get_or_try_init(hello).await.copied()
     }
 
-    /// Whether nobody is there any more, and nothing is left to clean up.
+    /// Whether no client, lock or guard is left, and the clean-up is done.
     fn is_over(&self, core: &Core) -> bool {
         self.is_left.load(Ordering::Acquire) && core.endpoint.engine().is_clean()
     }
 
-    /// Keeps the time until the last client, lock and guard is gone, and nothing
-    /// is left to clean up.
+    /// Passes the time to the endpoint until no client, lock or guard is left and
+    /// the clean-up is done.
     pub(crate) async fn drive(self: Arc<Self>) {
         let _closing = Closing(Arc::clone(&self));
         loop {
@@ -471,7 +485,7 @@ impl State {
 }
 
 impl Untaken {
-    /// Drops the oldest change if there are too many.
+    /// Adds a change. Drops the oldest one if there are too many.
     fn add(&mut self, change: Result<Change, Error>) {
         self.changes.push_back(change);
         if self.changes.len() > UNTAKEN_MAX {
@@ -483,8 +497,8 @@ impl Untaken {
     }
 }
 
-/// Tells everybody that there is no background any more, even when the runtime
-/// is shut down under it.
+/// Ends the client together with its background, even when the runtime shuts
+/// down.
 struct Closing(Arc<State>);
 
 impl Drop for Closing {
@@ -516,11 +530,11 @@ impl Drop for Inner {
     }
 }
 
-/// This moment, by a clock that also runs while the machine is suspended.
+/// The current moment of a clock that also runs while the machine is suspended.
 ///
-/// The server's clock runs meanwhile, too. By the standard library's monotonic
-/// clock, which stalls on Linux, a hold would count as valid for up to a
-/// lease after the machine has woken, while somebody else holds the lock.
+/// The server's clock runs during that time too. The standard library's monotonic
+/// clock does not on Linux. With it, a hold would appear valid for up to a lease
+/// after the machine has woken, while another owner holds the lock.
 #[cfg(target_os = "linux")]
 pub(crate) fn now() -> Instant {
     use rustix::time::{ClockId, clock_gettime};
@@ -530,24 +544,24 @@ pub(crate) fn now() -> Instant {
     Instant::from_nanos(seconds * 1_000_000_000 + nanos)
 }
 
-/// Other systems' monotonic clocks; what they do while the machine is suspended
-/// differs.
+/// The monotonic clock of other systems. Some of them stop while the machine is
+/// suspended.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn now() -> Instant {
     use rlock_engine::engine::instant::nanos;
     static START: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
     let elapsed = START.get_or_init(std::time::Instant::now).elapsed();
-    // The first moments of the clock have another meaning.
+    // The first moments of the clock are reserved.
     Instant::from_nanos(nanos(elapsed).saturating_add(1_000_000_000))
 }
 
-/// When a timer has to ring. Timers do not run while the machine is suspended,
-/// so what they are for is compared with the clock once more.
+/// When a timer must fire. Timers do not run while the machine is suspended, so
+/// the deadline is compared with the clock again.
 pub(crate) fn timer(moment: Instant) -> tokio::time::Instant {
     tokio::time::Instant::now() + (moment - now())
 }
 
-/// A longer pause after each attempt.
+/// The pause after an attempt; it grows with each attempt.
 pub(crate) fn pause_after(attempts: &mut u32) -> Duration {
     let before = *attempts;
     *attempts = before.saturating_add(1);

@@ -1,4 +1,4 @@
-//! Whom the client trusts, and what it shows, at a server with TLS.
+//! The certificates for TLS: the trusted authorities and the client's own.
 
 use std::fmt;
 use std::io;
@@ -19,11 +19,11 @@ use tokio_rustls::client::TlsStream;
 
 /// Certificates for servers with TLS, all of them PEM.
 ///
-/// Debug output has none of them.
+/// Debug output does not contain them.
 ///
 /// # Examples
 ///
-/// A private authority, whose servers ask their clients for certificates too.
+/// A private authority, whose servers also require client certificates.
 ///
 /// ```no_run
 /// use rlock_client::Certificates;
@@ -41,7 +41,7 @@ pub struct Certificates {
 }
 
 impl Certificates {
-    /// The authorities of the system are trusted, and no certificate is shown.
+    /// Trusts the system's authorities, and presents no certificate.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -54,8 +54,8 @@ impl Certificates {
         self
     }
 
-    /// Shows the servers `certificate`, with those of its authorities behind it
-    /// if the servers need them, and proves with `key` that it is the client's.
+    /// Presents `certificate` to the servers, with the private key `key`. If the
+    /// servers need the certificates of its authorities, append them.
     #[must_use]
     pub fn client(mut self, certificate: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Self {
         self.client = Some((certificate.into(), key.into()));
@@ -71,11 +71,11 @@ impl fmt::Debug for Certificates {
 
 /// The same, ready for use.
 ///
-/// The cryptography is what the program has installed as the default of
-/// `rustls`, or else `ring`.
+/// The cryptography comes from the default provider of `rustls` that the program
+/// has installed, otherwise from `ring`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TlsConfig {
-    /// None for those of the system.
+    /// None for the system's authorities.
     authorities: Option<Arc<RootCertStore>>,
     shown: Option<Arc<dyn ResolvesClientCert>>,
 }
@@ -83,8 +83,8 @@ pub(crate) struct TlsConfig {
 impl TlsConfig {
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] for what is no PEM, for no certificate at all, and
-    /// for a key of another certificate.
+    /// [`Error::OutOfRange`] for text that is not PEM, for a missing certificate,
+    /// and for a key that belongs to another certificate.
     pub(crate) fn new(certificates: &Certificates) -> Result<Self, Error> {
         let authorities = certificates.authorities.as_deref().map(trusted);
         let client = certificates.client.as_ref();
@@ -108,8 +108,8 @@ impl TlsConfig {
         TlsConnector::from(config).connect(name, stream).await
     }
 
-    /// The system's authorities are read again for each connection, as they may
-    /// be others by now.
+    /// The system's authorities are read again for each connection, because they
+    /// may have changed.
     async fn config(&self, tls: Tls) -> io::Result<ClientConfig> {
         let provider = provider();
         let builder = ClientConfig::builder_with_provider(Arc::clone(&provider));
@@ -148,7 +148,7 @@ fn unusable(reason: String) -> Error {
     }
 }
 
-/// Whether one side has refused the certificate of the other.
+/// Whether one side has refused the other's certificate.
 pub(super) fn is_about_certificates(error: &io::Error) -> bool {
     use rustls::AlertDescription as Alert;
     let error = error.get_ref().and_then(|error| error.downcast_ref());
@@ -264,8 +264,8 @@ mod tests {
     use crate::pump::dial::{dial, failure};
     use rlock_testkit::certificates::{Authority, Certified};
 
-    /// A server at 127.0.0.1 that shows a certificate, and perhaps asks its
-    /// clients for one of this authority.
+    /// A server at 127.0.0.1 that presents a certificate, and may require client
+    /// certificates of this authority.
     struct Server {
         listener: TcpListener,
         acceptor: TlsAcceptor,
@@ -292,9 +292,8 @@ mod tests {
             }
         }
 
-        /// What a client that connects to `host` reads first, which is a
-        /// greeting, and what the server has seen of it: the name that it asked
-        /// for, and how many certificates it showed.
+        /// Connects a client to `host`. Returns the greeting that it reads, the name
+        /// that it requested, and the number of certificates that it presented.
         async fn greets(
             &self,
             host: &str,
@@ -336,10 +335,10 @@ mod tests {
         TlsConfig::new(certificates).unwrap()
     }
 
-    /// Why there is no connection now, nor with the same settings later.
+    /// The reason why these settings allow no connection.
     fn refusal<T: fmt::Debug>(outcome: Result<T, Failure>) -> String {
         match outcome {
-            Err(Failure::Certificate(said)) => said,
+            Err(Failure::Certificate(text)) => text,
             other => panic!("{other:?}"),
         }
     }
@@ -351,18 +350,18 @@ mod tests {
         let trusting = config(&trusting(&authority));
         let seen = by_name.greets("localhost", false, &trusting).await;
         assert_eq!(seen.unwrap(), (Some("localhost".to_owned()), 0));
-        let said = refusal(by_name.greets("127.0.0.1", false, &trusting).await);
-        assert!(said.starts_with("127.0.0.1:"), "{said}");
-        assert!(said.contains("not valid for name"), "{said}");
+        let text = refusal(by_name.greets("127.0.0.1", false, &trusting).await);
+        assert!(text.starts_with("127.0.0.1:"), "{text}");
+        assert!(text.contains("not valid for name"), "{text}");
         let by_address = Server::start(&authority.certify("127.0.0.1"), None).await;
         let seen = by_address.greets("127.0.0.1", false, &trusting).await;
         assert_eq!(seen.unwrap(), (None, 0));
         let other = config(&Certificates::new().authorities(&*other.pem));
         for config in [&other, &TlsConfig::default()] {
-            let said = refusal(by_name.greets("localhost", false, config).await);
+            let text = refusal(by_name.greets("localhost", false, config).await);
             assert!(
-                said.contains("invalid peer certificate: UnknownIssuer"),
-                "{said}"
+                text.contains("invalid peer certificate: UnknownIssuer"),
+                "{text}"
             );
         }
     }
@@ -399,13 +398,13 @@ mod tests {
             (trusting(&authority), "CertificateRequired"),
             (unknown, "UnknownCA"),
         ] {
-            let said = refusal(
+            let text = refusal(
                 server
                     .greets("localhost", false, &config(&certificates))
                     .await,
             );
-            assert!(said.starts_with("localhost:"), "{said}");
-            assert!(said.contains(words), "{said}");
+            assert!(text.starts_with("localhost:"), "{text}");
+            assert!(text.contains(words), "{text}");
         }
     }
 
@@ -429,12 +428,12 @@ mod tests {
             (Certificates::new().client("", ""), "no certificate"),
             (showing(Certificates::new(), &mixed), "private key"),
         ] {
-            let said = TlsConfig::new(&certificates).unwrap_err().to_string();
+            let text = TlsConfig::new(&certificates).unwrap_err().to_string();
             assert!(
-                said.starts_with("certificates is not to be used ("),
-                "{said}"
+                text.starts_with("certificates is not to be used ("),
+                "{text}"
             );
-            assert!(said.contains(words), "{said}");
+            assert!(text.contains(words), "{text}");
             assert_eq!(format!("{certificates:?}"), "Certificates(…)");
         }
     }

@@ -363,13 +363,13 @@ impl Record {
     }
 
     /// Notes what a member says of itself; why it may not take part.
-    fn read(&mut self, now: Instant, said: &Greeting) -> Option<Error> {
+    fn read(&mut self, now: Instant, greeting: &Greeting) -> Option<Error> {
         let field = |name: &str| {
-            let field = fields(&said.info).find(|(known, _)| *known == name);
+            let field = fields(&greeting.info).find(|(known, _)| *known == name);
             field.map_or_else(String::new, |(_, value)| value.to_owned())
         };
         let setting = |name: &str| {
-            let mut pairs = said.settings.iter().flatten();
+            let mut pairs = greeting.settings.iter().flatten();
             let pair = pairs.find(|(known, _)| known == name);
             pair.map(|(_, value)| value.as_str())
         };
@@ -413,8 +413,8 @@ impl Record {
 
 /// Looks at a member by each new connection to it.
 fn check(own: Arc<Mutex<Record>>, others: Vec<Arc<Mutex<Record>>>) -> Check {
-    Arc::new(move |now, said| {
-        let mut refused = lock(&own).read(now, said);
+    Arc::new(move |now, greeting| {
+        let mut refused = lock(&own).read(now, greeting);
         // One at a time is locked: two that are compared with each other at once
         // both see it.
         for other in &others {

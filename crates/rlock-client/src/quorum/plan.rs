@@ -24,7 +24,7 @@ pub(crate) enum Seat {
     Away,
     /// Its clock is so far ahead that this attempt does without it.
     Ahead,
-    /// It has not been asked yet, or what it said is out of date.
+    /// It has not been asked yet, or its answer is out of date.
     Idle,
     /// It was asked for what it can grant at once.
     Asking,

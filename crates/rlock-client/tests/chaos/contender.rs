@@ -312,7 +312,5 @@ impl Contender {
 
 /// What kind of error it is, in a word.
 fn name_of(error: &Error) -> String {
-    let text = format!("{error:?}");
-    let name = text.split(|letter: char| !letter.is_alphanumeric()).next();
-    name.unwrap_or_default().to_owned()
+    error.code().to_owned()
 }

@@ -26,6 +26,7 @@ mod loss;
 mod messages;
 mod multi;
 mod multi_cluster;
+mod outages;
 mod probe;
 #[cfg(feature = "quorum")]
 mod quorum;

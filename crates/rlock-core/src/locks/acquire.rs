@@ -53,11 +53,11 @@ impl Locks {
         }
         if request.wait == Wait::No {
             self.counters.refusals += 1;
-            return Ok(Step::quiet(Admission::Busy));
+            return Ok(Step::without_effects(Admission::Busy));
         }
         self.check_wait(now, queue, hold, request, limits)?;
         self.check_deadlock(name, hold, request, limits, holders)?;
-        Ok(Step::quiet(Admission::MustWait))
+        Ok(Step::without_effects(Admission::MustWait))
     }
 
     /// Queues a request that [`Locks::acquire`] answered with
@@ -99,7 +99,7 @@ impl Locks {
             let earlier = earlier.and_then(|it| withdrawn(it.delivery));
             (self.table.push(ticket), earlier)
         };
-        self.look_at(now, queue, hold);
+        self.schedule_check(now, queue, hold);
         (id, left.or(earlier))
     }
 
@@ -148,7 +148,7 @@ impl Locks {
         // A place of another kind continues beside the hold.
         let own_ticket = own_ticket.filter(|it| is_same(it, request));
         if !own_ticket.is_some_and(Ticket::is_watched) {
-            self.check_watches_of([name], &request.beside(), limits.watches_max)?;
+            self.check_watches_of([name], &request.watch_request(), limits.watches_max)?;
         }
         let own = own.filter(|_| own_ticket.is_some());
         if own.is_none() && !hold.is_free() {
@@ -163,8 +163,8 @@ impl Locks {
         let value = request.value.map(Arc::from);
         hold.grant(now, request.owner, &request.options, value, fence);
         self.counters.grants += 1;
-        self.remember(now, name, hold, fence, &request.beside());
-        let mut step = Step::quiet(Admission::Granted(fence));
+        self.remember(now, name, hold, fence, &request.watch_request());
+        let mut step = Step::without_effects(Admission::Granted(fence));
         if before.is_some() && matches!(hold, Hold::Exclusive { .. }) {
             step = step.announcing(Announce::if_sooner(hold.deadline(), before));
         }
@@ -185,9 +185,9 @@ impl Locks {
         request: &Request<'_>,
         limits: &Limits,
     ) -> Result<Step<Admission>, Refusal> {
-        self.check_watches_of([name], &request.beside(), limits.watches_max)?;
+        self.check_watches_of([name], &request.watch_request(), limits.watches_max)?;
         let Some(mut held) = hold.of_caller(request.owner) else {
-            return Ok(Step::quiet(Admission::Busy));
+            return Ok(Step::without_effects(Admission::Busy));
         };
         if request.options.reenter {
             if held.count >= COUNT_MAX {
@@ -205,9 +205,9 @@ impl Locks {
             hold.publish(value);
         }
         self.counters.grants += 1;
-        self.remember(now, name, hold, fence, &request.beside());
+        self.remember(now, name, hold, fence, &request.watch_request());
         self.hold_changed(now, name, hold);
-        let step = Step::quiet(Admission::Granted(fence));
+        let step = Step::without_effects(Admission::Granted(fence));
         Ok(step.announcing(Announce::if_sooner(hold.deadline(), before)))
     }
 
@@ -241,7 +241,7 @@ impl Locks {
         let Some((id, earlier)) = earlier else {
             self.check_waiters(1, limits)?;
             self.check_shared(now, hold, request, limits)?;
-            return self.check_watches(&request.beside(), limits.watches_max, || 1);
+            return self.check_watches(&request.watch_request(), limits.watches_max, || 1);
         };
         if !is_same(earlier, request) {
             if !self.is_request_left(id) {
@@ -252,7 +252,7 @@ impl Locks {
         if earlier.is_watched() {
             return Ok(());
         }
-        self.check_watches(&request.beside(), limits.watches_max, || 1)
+        self.check_watches(&request.watch_request(), limits.watches_max, || 1)
     }
 
     fn check_deadlock(

@@ -16,7 +16,7 @@ use crate::{
 
 /// The data of a hold beside the store.
 #[derive(Clone, Copy)]
-pub(super) struct Beside<'a> {
+pub(super) struct WatchRequest<'a> {
     pub(super) owner: &'a [u8],
     session: Option<u64>,
     channel: Option<Channel<'a>>,
@@ -24,7 +24,7 @@ pub(super) struct Beside<'a> {
     has_value: bool,
 }
 
-impl Beside<'_> {
+impl WatchRequest<'_> {
     /// Whether a watch is requested that may be new.
     const fn is_asked_for(&self) -> bool {
         self.channel.is_some() || self.bind.is_some()
@@ -32,8 +32,8 @@ impl Beside<'_> {
 }
 
 impl<'a> Request<'a> {
-    pub(super) const fn beside(&self) -> Beside<'a> {
-        Beside {
+    pub(super) const fn watch_request(&self) -> WatchRequest<'a> {
+        WatchRequest {
             owner: self.owner,
             session: self.session,
             channel: self.channel,
@@ -44,8 +44,8 @@ impl<'a> Request<'a> {
 }
 
 impl<'a> Renewal<'a> {
-    pub(super) const fn beside(&self, owner: &'a [u8]) -> Beside<'a> {
-        Beside {
+    pub(super) const fn watch_request(&self, owner: &'a [u8]) -> WatchRequest<'a> {
+        WatchRequest {
             owner,
             session: self.session,
             channel: self.channel,
@@ -64,16 +64,16 @@ impl Locks {
         name: Name<'_>,
         hold: &Hold,
         fence: Fence,
-        beside: &Beside<'_>,
+        watch: &WatchRequest<'_>,
     ) {
-        let Some(queue) = self.queue_to_remember_in(name, beside.is_asked_for()) else {
+        let Some(queue) = self.queue_to_remember_in(name, watch.is_asked_for()) else {
             return;
         };
-        let (session, bind) = (beside.session, beside.bind);
-        let notice = session.zip(beside.channel);
+        let (session, bind) = (watch.session, watch.bind);
+        let notice = session.zip(watch.channel);
         let notice = notice.map(|(session, channel)| self.table.listener(session, channel));
-        self.keep_watch(queue, beside.owner, fence, notice, session, bind);
-        self.look_at(now, queue, hold);
+        self.keep_watch(queue, watch.owner, fence, notice, session, bind);
+        self.schedule_check(now, queue, hold);
     }
 
     /// Stores what a ticket has requested.
@@ -187,11 +187,11 @@ impl Locks {
     /// Checks that there may be that many more watches, if the request needs any.
     pub(super) fn check_watches(
         &self,
-        beside: &Beside<'_>,
+        watch: &WatchRequest<'_>,
         watches_max: u64,
         more: impl FnOnce() -> u64,
     ) -> Result<(), Refusal> {
-        if !beside.is_asked_for() && !beside.has_value {
+        if !watch.is_asked_for() && !watch.has_value {
             return Ok(());
         }
         let more = more();
@@ -205,11 +205,11 @@ impl Locks {
     pub(super) fn check_watches_of<'a>(
         &self,
         names: impl IntoIterator<Item = Name<'a>>,
-        beside: &Beside<'_>,
+        watch: &WatchRequest<'_>,
         watches_max: u64,
     ) -> Result<(), Refusal> {
-        let more = || self.table.unremembered(names, beside.owner);
-        self.check_watches(beside, watches_max, more)
+        let more = || self.table.unremembered(names, watch.owner);
+        self.check_watches(watch, watches_max, more)
     }
 
     /// Checks that there may be one more shared holder, now or when its turn
@@ -249,11 +249,11 @@ impl Locks {
         }
         let search = || Search::new(self, holders, request.owner, request.options.mode, targets);
         let verdict = match search().verdict() {
-            Verdict::OldKnot if !holders.is_over() => search().whole().verdict(),
+            Verdict::ExistingDeadlock if !holders.is_over() => search().whole().verdict(),
             verdict => verdict,
         };
         match verdict {
-            Verdict::NoCycle | Verdict::OldKnot => Ok(()),
+            Verdict::NoCycle | Verdict::ExistingDeadlock => Ok(()),
             Verdict::Cycle(owners) => {
                 self.counters.deadlocks += 1;
                 Err(Refusal::Deadlock { owners })
@@ -355,7 +355,7 @@ impl Locks {
             ticket.keep_until(until);
             self.table.insert(*id, ticket);
             if is_new {
-                // The time of the next look at the lock is not known yet.
+                // The time of the next check of the lock is not known yet.
                 self.table.mark_due(queue);
             }
         }

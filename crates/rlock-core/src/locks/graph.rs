@@ -52,10 +52,10 @@ pub(super) enum Verdict {
     Cycle(Vec<Box<[u8]>>),
     /// Other owners were stuck before, and the graph is not complete: owners that
     /// stand for others may be among them.
-    OldKnot,
+    ExistingDeadlock,
 }
 
-struct OldKnot;
+struct ExistingDeadlock;
 
 impl Graph {
     pub(super) fn new(asker: &[u8]) -> Self {
@@ -99,7 +99,7 @@ impl Graph {
 
     /// Adds an owner that blocks a wait with some permits. An owner does not
     /// block itself.
-    pub(super) fn in_the_way(&mut self, wait: usize, by: usize, permits: u32) {
+    pub(super) fn add_blocker(&mut self, wait: usize, by: usize, permits: u32) {
         if self.waits.get(wait).is_some_and(|it| it.waiter != by) {
             self.edges.push(Edge { wait, by, permits });
         }
@@ -110,11 +110,11 @@ impl Graph {
         match self.cycle(is_whole) {
             Ok(None) => Verdict::NoCycle,
             Ok(Some(owners)) => Verdict::Cycle(owners),
-            Err(OldKnot) => Verdict::OldKnot,
+            Err(ExistingDeadlock) => Verdict::ExistingDeadlock,
         }
     }
 
-    fn cycle(mut self, is_whole: bool) -> Result<Option<Vec<Box<[u8]>>>, OldKnot> {
+    fn cycle(mut self, is_whole: bool) -> Result<Option<Vec<Box<[u8]>>>, ExistingDeadlock> {
         if !self.edges.iter().any(|edge| edge.by == 0) {
             return Ok(None);
         }
@@ -131,7 +131,7 @@ impl Graph {
             return Ok(None);
         }
         if !is_whole && before.contains(&true) {
-            return Err(OldKnot);
+            return Err(ExistingDeadlock);
         }
         let stuck = self.stuck(true, &before);
         if !asker_is(&stuck) {

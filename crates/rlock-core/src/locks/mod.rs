@@ -77,7 +77,7 @@ impl Locks {
             return Err(Refusal::FenceTooLarge { fence, limit });
         }
         let Some(mut held) = hold.of_caller(owner) else {
-            return Ok(Step::quiet(None));
+            return Ok(Step::without_effects(None));
         };
         if renewal.value.is_some() && !matches!(hold, Hold::Exclusive { .. }) {
             return Err(Refusal::ValueOfShared);
@@ -86,27 +86,27 @@ impl Locks {
         if let Some(fence) = renewal.fence.filter(is_taken) {
             return Err(Refusal::FenceTaken { fence });
         }
-        let beside = renewal.beside(owner);
-        self.check_watches_of([name], &beside, watches_max)?;
+        let watch = renewal.watch_request(owner);
+        self.check_watches_of([name], &watch, watches_max)?;
         let before = hold.deadline();
         held.deadline = now.plus_millis(renewal.lease_ms.into());
         let own = held.fence;
         let fence = own.unwrap_or_else(|| self.fences.next(now, [name]));
         let fence = renewal.fence.map_or(fence, |to| fence.max(to));
-        self.fences.meet(now, name, fence);
+        self.fences.record(now, name, fence);
         held.fence = Some(fence);
         hold.set_of_caller(owner, held);
         if let Some(value) = renewal.value {
             hold.publish(value);
         }
         self.counters.renewals += 1;
-        self.remember(now, name, hold, fence, &beside);
+        self.remember(now, name, hold, fence, &watch);
         let step = if own.is_some_and(|own| own < fence) {
             // Another hold may be watched under the old fence, by chance.
             self.settle(now, name, hold)
         } else {
             self.hold_changed(now, name, hold);
-            Step::quiet(())
+            Step::without_effects(())
         };
         let step = step.with(Some(fence));
         Ok(step.announcing(Announce::if_sooner(hold.deadline(), before)))
@@ -130,12 +130,12 @@ impl Locks {
         self.view(now, name, hold, Some(owner));
         let meant = |held: &Holder| fence.is_none() || held.fence == fence;
         let Some(mut held) = hold.of_caller(owner).filter(meant) else {
-            return Step::quiet(None);
+            return Step::without_effects(None);
         };
         if held.count > 1 && !all {
             held.count -= 1;
             hold.set_of_caller(owner, held);
-            return Step::quiet(Some(held.count));
+            return Step::without_effects(Some(held.count));
         }
         self.counters.releases += 1;
         self.end_hold(now, name, hold, owner).with(Some(0))
@@ -155,7 +155,7 @@ impl Locks {
         self.view(now, name, hold, Some(owner));
         let held = matches!(hold, Hold::Exclusive { .. }).then(|| hold.of_caller(owner));
         let Some(mut held) = held.flatten() else {
-            return Step::quiet(None);
+            return Step::without_effects(None);
         };
         let fence = *held
             .fence
@@ -180,7 +180,7 @@ impl Locks {
         self.view(now, name, hold, Some(owner));
         let held = hold.of_caller(owner);
         if held.is_none_or(|held| held.fence != Some(fence)) {
-            return Step::quiet(false);
+            return Step::without_effects(false);
         }
         hold.lose(owner);
         let step = self.settle(now, name, hold);
@@ -198,7 +198,7 @@ impl Locks {
         self.view(now, name, hold, None);
         let holders = hold.holders(now) as u64;
         if holders == 0 {
-            return Step::quiet(0);
+            return Step::without_effects(0);
         }
         self.counters.force_releases += holders;
         *hold = Hold::Free;
@@ -261,7 +261,7 @@ impl Locks {
         owner: Option<&[u8]>,
     ) -> bool {
         if let Some(fence) = hold.floor() {
-            self.fences.meet(now, name, fence);
+            self.fences.record(now, name, fence);
         }
         // The asking owner gets a correct answer, whatever is left of this turn.
         let most = self.budget.left() / 2;
@@ -284,7 +284,7 @@ impl Locks {
     ) -> Step<()> {
         hold.end_of(owner);
         let Some(id) = self.table.find(name) else {
-            return Step::quiet(()).announcing(Announce::IfFreed);
+            return Step::without_effects(()).announcing(Announce::IfFreed);
         };
         if let Some(watch) = self.table.watch_of(id, owner) {
             self.table.remove_watch(watch);
@@ -301,7 +301,7 @@ impl Locks {
 
     fn hold_changed(&mut self, now: Timestamp, name: Name<'_>, hold: &Hold) {
         if let Some(id) = self.table.find(name) {
-            self.look_at(now, id, hold);
+            self.schedule_check(now, id, hold);
         }
     }
 

@@ -55,7 +55,7 @@ impl Locks {
         }
         if request.wait == Wait::No {
             self.counters.refusals += 1;
-            return Ok(Step::quiet(Admission::Busy));
+            return Ok(Step::without_effects(Admission::Busy));
         }
         self.check_wait_for_all(names, own, request, limits)?;
         let targets = names.iter().zip(&*holds);
@@ -63,7 +63,7 @@ impl Locks {
             .map(|(name, hold)| self.target(*name, hold, request))
             .collect();
         self.search(request, &targets, limits, holders)?;
-        Ok(Step::quiet(Admission::MustWait))
+        Ok(Step::without_effects(Admission::MustWait))
     }
 
     /// Queues a request that [`Locks::acquire_all`] answered with
@@ -117,7 +117,7 @@ impl Locks {
         }
         let is_held = |(name, hold): (&Name<'a>, &Hold)| hold.of_caller(owner).map(|_| *name);
         let held = names.iter().zip(&*holds).filter_map(is_held);
-        self.check_watches_of(held, &renewal.beside(owner), watches_max)?;
+        self.check_watches_of(held, &renewal.watch_request(owner), watches_max)?;
         let each = names.iter().zip(holds);
         each.map(|(name, hold)| self.renew(now, *name, hold, owner, renewal, watches_max))
             .collect()
@@ -134,7 +134,7 @@ impl Locks {
     ) -> Result<Step<Admission>, Refusal> {
         if !self.is_watched_place(own) {
             let names = names.iter().copied();
-            self.check_watches_of(names, &request.beside(), limits.watches_max)?;
+            self.check_watches_of(names, &request.watch_request(), limits.watches_max)?;
         }
         let fence = self.fences.next(now, names.iter().copied());
         self.counters.grants += 1;
@@ -142,10 +142,10 @@ impl Locks {
         let earlier = own.and_then(|id| self.take_out(id));
         for (name, hold) in names.iter().zip(holds) {
             hold.grant(now, request.owner, &request.options, None, fence);
-            self.remember(now, *name, hold, fence, &request.beside());
+            self.remember(now, *name, hold, fence, &request.watch_request());
             self.hold_changed(now, *name, hold);
         }
-        let mut step = Step::quiet(Admission::Granted(fence));
+        let mut step = Step::without_effects(Admission::Granted(fence));
         let earlier = earlier.and_then(|ticket| withdrawn(ticket.delivery));
         step.effects.extend(earlier);
         Ok(step)
@@ -220,12 +220,12 @@ impl Locks {
             return Err(Refusal::CountOverflow);
         }
         let all = names.iter().copied();
-        self.check_watches_of(all, &request.beside(), limits.watches_max)?;
-        let mut step = Step::quiet(Admission::Busy);
+        self.check_watches_of(all, &request.watch_request(), limits.watches_max)?;
+        let mut step = Step::without_effects(Admission::Busy);
         let grants = self.counters.grants;
         for (name, hold) in names.iter().zip(holds) {
             let one = self.enter_again(now, *name, hold, request, limits)?;
-            step = Step::quiet(one.reply).announcing(one.announce.max(step.announce));
+            step = Step::without_effects(one.reply).announcing(one.announce.max(step.announce));
         }
         self.counters.grants = grants + 1;
         Ok(step)
@@ -252,7 +252,9 @@ impl Locks {
         if self.is_watched_place(own) {
             return Ok(());
         }
-        self.check_watches(&request.beside(), limits.watches_max, || names.len() as u64)
+        self.check_watches(&request.watch_request(), limits.watches_max, || {
+            names.len() as u64
+        })
     }
 
     fn target<'a>(&self, name: Name<'a>, hold: &'a Hold, request: &Request<'_>) -> Target<'a> {

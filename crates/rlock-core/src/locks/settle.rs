@@ -6,16 +6,16 @@
 //! after many hand-offs in a row the lock is left free for a moment.
 
 use super::grant::Places;
-use crate::table::{Look, Queue, QueueId, Streak};
+use crate::table::{Check, Queue, QueueId, Streak};
 use crate::{
     Announce, Delivery, Effect, Granted, Hold, Locks, Name, Step, Ticket, TicketId, Timestamp,
 };
 
 /// How long a lock is left to clients outside the queue, in milliseconds.
 const OFFER_MS: u64 = 5;
-/// The interval between looks at a key that is not a lock, in milliseconds. A key
+/// The interval between checks of a key that is not a lock, in milliseconds. A key
 /// event reports nearly every end of that state; this is for the others.
-const NO_LOCK_LOOK_MS: u64 = 1000;
+const NO_LOCK_CHECK_MS: u64 = 1000;
 
 impl Locks {
     /// Whether the lock has waiters or watches, so that it must be settled before
@@ -36,18 +36,18 @@ impl Locks {
     ///
     /// Losses come before grants among the effects.
     pub fn settle(&mut self, now: Timestamp, name: Name<'_>, hold: &mut Hold) -> Step<()> {
-        let mut step = Step::quiet(());
+        let mut step = Step::without_effects(());
         let lapsed = self.view(now, name, hold, None);
         if let Some(id) = self.table.find(name) {
             if !lapsed {
-                self.count_unseen_lapse(now, id, hold);
+                self.count_unseen_lease_end(now, id, hold);
             }
-            self.tell_losses(now, id, hold, &mut step);
+            self.report_losses(now, id, hold, &mut step);
             self.hand_off(now, name, id, hold, &mut step.effects);
             if hold.first_end().is_some_and(|end| end.has_passed(now)) {
                 self.table.mark_due(id);
             }
-            self.look_at(now, id, hold);
+            self.schedule_check(now, id, hold);
             self.table.drop_if_idle(id);
         }
         step
@@ -63,8 +63,8 @@ impl Locks {
         hold: &mut Hold,
         granted: &Granted,
     ) -> Step<()> {
-        if !self.take_back(now, name, hold, granted) {
-            return Step::quiet(());
+        if !self.undo_hand_off(now, name, hold, granted) {
+            return Step::without_effects(());
         }
         // With an upgrade, the owner's earlier hold ends too.
         let announce = if granted.was_upgraded {
@@ -74,13 +74,13 @@ impl Locks {
         };
         if self.budget.is_spent() {
             self.settle_later(name);
-            return Step::quiet(()).announcing(announce);
+            return Step::without_effects(()).announcing(announce);
         }
         self.settle(now, name, hold).announcing(announce)
     }
 
     /// Undoes a hand-off; false, without a change, if the hold is another one.
-    fn take_back(
+    fn undo_hand_off(
         &mut self,
         now: Timestamp,
         name: Name<'_>,
@@ -105,25 +105,25 @@ impl Locks {
         true
     }
 
-    /// Sets the next look at the lock, from its hold.
-    pub(super) fn look_at(&mut self, now: Timestamp, id: QueueId, hold: &Hold) {
-        let look = match hold {
+    /// Sets the next check of the lock, from its hold.
+    pub(super) fn schedule_check(&mut self, now: Timestamp, id: QueueId, hold: &Hold) {
+        let check = match hold {
             Hold::Exclusive { .. } | Hold::Shared(_) => {
                 self.end_offer(id);
-                hold.first_end().map_or(Look::Never, Look::LeaseEnd)
+                hold.first_end().map_or(Check::Never, Check::LeaseEnd)
             }
             Hold::NoLock => {
                 self.end_offer(id);
-                Look::Again(now.plus_millis(NO_LOCK_LOOK_MS))
+                Check::Again(now.plus_millis(NO_LOCK_CHECK_MS))
             }
             Hold::Free if self.is_offered(now, id) => return,
-            Hold::Free => Look::Never,
+            Hold::Free => Check::Never,
         };
-        self.table.look(id, look);
+        self.table.set_check(id, check);
     }
 
     /// Counts a lease that ended unseen: the key is gone, and it was time.
-    fn count_unseen_lapse(&mut self, now: Timestamp, id: QueueId, hold: &Hold) {
+    fn count_unseen_lease_end(&mut self, now: Timestamp, id: QueueId, hold: &Hold) {
         let queue = self.table.queue(id);
         if queue.is_some_and(|it| it.was_lease_due(now)) && hold.is_free() {
             self.counters.lease_expirations += 1;
@@ -219,7 +219,7 @@ impl Locks {
         let fence = self.fences.next(now, [name]);
         let value = ticket.value.clone();
         hold.grant(now, &ticket.owner, &ticket.options, value, fence);
-        hold.seen_from_elsewhere(&ticket.owner);
+        hold.view_as_other(&ticket.owner);
         self.counters.grants += 1;
         self.counters.handoffs += 1;
         self.count_in_streak(ticket.queue);
@@ -291,7 +291,7 @@ impl Locks {
             let over = ticket.wait_ends.has_passed(now);
             let front = self.table.front(queue);
             let offered = self.is_offered(now, queue);
-            self.look_at(now, queue, hold);
+            self.schedule_check(now, queue, hold);
             let free = hold.is_free() && !offered;
             grantable &= free
                 && self.is_granting(now, Some(queue))
@@ -326,7 +326,7 @@ impl Locks {
             if let Some(watch) = self.table.watch_of(id, &granted.ticket.owner) {
                 self.table.remove_watch(watch);
             }
-            self.table.look(id, Look::Never);
+            self.table.set_check(id, Check::Never);
             self.table.mark_due(id);
             self.table.drop_if_idle(id);
         }
@@ -334,7 +334,7 @@ impl Locks {
     }
 
     /// Records that a request for several keys is first for all of them, and that
-    /// all locks were free at the last look.
+    /// all locks were free at the last check.
     pub(super) fn note_if_ready(&mut self, id: TicketId) {
         let Some(multi) = self.table.ticket(id).and_then(|it| it.multi) else {
             return;
@@ -356,7 +356,7 @@ impl Locks {
     }
 
     /// Whether a ticket is first for its lock, and the lock was free at the last
-    /// look. The lock of `now` is being settled and known to be free.
+    /// check. The lock of `now` is being settled and known to be free.
     fn is_ready(&self, id: TicketId, now: TicketId) -> bool {
         let Some(ticket) = self.table.ticket(id) else {
             return true;
@@ -390,10 +390,10 @@ impl Locks {
         for (member, hold) in members.iter().zip(holds) {
             let ticket = self.table.remove(*member)?;
             hold.grant(now, &ticket.owner, &ticket.options, None, fence);
-            hold.seen_from_elsewhere(&ticket.owner);
+            hold.view_as_other(&ticket.owner);
             self.count_in_streak(ticket.queue);
             self.remember_ticket(ticket.queue, &ticket, fence);
-            self.look_at(now, ticket.queue, hold);
+            self.schedule_check(now, ticket.queue, hold);
             self.table.drop_if_idle(ticket.queue);
             leader = leader.or(Some(ticket));
         }
@@ -431,8 +431,8 @@ impl Locks {
         if !streak.is_some_and(|it| it.offers(yield_after)) {
             return false;
         }
-        let until = Look::Again(now.plus_millis(OFFER_MS));
-        self.table.look(id, until);
+        let until = Check::Again(now.plus_millis(OFFER_MS));
+        self.table.set_check(id, until);
         effects.push(Effect::Offer);
         true
     }
@@ -440,7 +440,7 @@ impl Locks {
     /// Whether the lock is left to clients outside the queue.
     pub(super) fn is_offered(&self, now: Timestamp, id: QueueId) -> bool {
         self.table.queue(id).is_some_and(|queue| {
-            let until = queue.look().at();
+            let until = queue.next_check().at();
             // The clock may have been set back since.
             let is_on =
                 |until: Timestamp| !until.has_passed(now) && until <= now.plus_millis(OFFER_MS);

@@ -12,8 +12,8 @@ use std::num::NonZeroU64;
 use std::ops::Bound;
 
 use super::acquire::withdrawn;
-use crate::table::{Look, Queue, QueueId};
-use crate::watch::{Told, WatchId};
+use crate::table::{Check, Queue, QueueId};
+use crate::watch::{LastValue, WatchId};
 use crate::{Delivery, Due, Effect, Ended, Locks, Name, TicketId, Timestamp};
 
 /// Work over many queues or tickets; each call does one piece.
@@ -24,7 +24,7 @@ pub(super) struct Sweep {
     /// replica, while any of them may be left.
     left: Option<NonZeroU64>,
     /// The next lock to check for a value that was published before that.
-    left_told: QueueId,
+    left_value: QueueId,
     /// Queues that are being cleared, with the last ticket number at the time of
     /// the request.
     emptied: BTreeMap<QueueId, NonZeroU64>,
@@ -60,9 +60,9 @@ enum Source {
     Rechecks,
     /// Waits that are over.
     Waits,
-    /// Locks whose leases have ended, or that must be looked at for another
+    /// Locks whose leases have ended, or that must be checked for another
     /// reason that depends on time.
-    Looks,
+    Checks,
     /// Bound holds of closed connections.
     Unbound,
     /// Locks that are marked as due.
@@ -84,7 +84,7 @@ impl Turns {
         Source::Closed,
         Source::Rechecks,
         Source::Waits,
-        Source::Looks,
+        Source::Checks,
         Source::Unbound,
         Source::Due,
     ];
@@ -95,7 +95,7 @@ impl Turns {
     fn next(&mut self) -> Source {
         let source = Self::ORDER.get(self.given / Self::SHARE);
         self.given = (self.given + 1) % (Self::ORDER.len() * Self::SHARE);
-        source.copied().unwrap_or(Source::Looks)
+        source.copied().unwrap_or(Source::Checks)
     }
 
     /// Ends the turn of a source without work.
@@ -202,7 +202,7 @@ impl Locks {
         match source {
             Source::Left => self.piece_of_left(),
             Source::Emptied => self.piece_of_emptied(),
-            Source::Looks => self.next_look(now).into(),
+            Source::Checks => self.next_due_check(now).into(),
             Source::Due => self.table.next_due().map(to_be_settled).into(),
             Source::Unbound => self.next_unbound().into(),
             Source::Closed => self.sweep_closed(),
@@ -211,14 +211,20 @@ impl Locks {
         }
     }
 
-    /// The lock whose look has been overdue for longest.
-    fn next_look(&mut self, now: Timestamp) -> Option<Due> {
-        let id = self.table.look_passed(now)?;
+    /// The lock whose check has been overdue for longest.
+    fn next_due_check(&mut self, now: Timestamp) -> Option<Due> {
+        let id = self.table.check_passed(now)?;
         let queue = self.table.queue(id)?;
         let due = to_be_settled(queue);
-        let again = matches!(queue.look(), Look::Again(_));
-        self.table
-            .look(id, if again { Look::Never } else { Look::LeaseEnded });
+        let again = matches!(queue.next_check(), Check::Again(_));
+        self.table.set_check(
+            id,
+            if again {
+                Check::Never
+            } else {
+                Check::LeaseEnded
+            },
+        );
         Some(due)
     }
 
@@ -318,9 +324,9 @@ impl Locks {
     /// Records that this server has become a replica: it cannot grant any queued
     /// request or report any loss, even if it becomes a master again at once.
     /// Later requests are not affected.
-    pub fn stand_down(&mut self) {
+    pub fn demote(&mut self) {
         self.sweep.left = self.table.last_id();
-        self.sweep.left_told = QueueId::MIN;
+        self.sweep.left_value = QueueId::MIN;
     }
 
     /// The next request from before this server became a replica, which is turned
@@ -353,11 +359,11 @@ impl Locks {
             }
             return Piece::Done;
         }
-        if let Some((next, told)) = self.table.told_from(self.sweep.left_told) {
+        if let Some((next, last_value)) = self.table.last_value_from(self.sweep.left_value) {
             self.budget.spend(1);
-            self.sweep.left_told = QueueId(next.0 + 1);
-            if self.is_told_left(&told) {
-                self.table.forget_told(next);
+            self.sweep.left_value = QueueId(next.0 + 1);
+            if self.is_value_left(&last_value) {
+                self.table.forget_last_value(next);
             }
             return Piece::Done;
         }
@@ -445,8 +451,10 @@ impl Locks {
     }
 
     /// Whether a value was published before this server became a replica.
-    pub(super) fn is_told_left(&self, told: &Told) -> bool {
-        self.sweep.left.is_some_and(|last| told.number <= last)
+    pub(super) fn is_value_left(&self, last_value: &LastValue) -> bool {
+        self.sweep
+            .left
+            .is_some_and(|last| last_value.number <= last)
     }
 
     fn is_emptied(&self, id: TicketId) -> bool {
@@ -468,7 +476,7 @@ impl Locks {
         let watch = self.table.watches_of(id).map(|it| it.0).next();
         let Some(watch) = watch.and_then(|id| self.table.remove_watch(id)) else {
             // Followers of its value ask the server that has it now.
-            self.table.forget_told(id);
+            self.table.forget_last_value(id);
             return None;
         };
         let key = self.table.queue(id)?.name().key.into();

@@ -82,7 +82,7 @@ pub(super) struct Target<'a> {
 
 /// The holders of a lock that may be stuck.
 #[derive(Debug, Default)]
-struct InTheWay {
+struct Blockers {
     exclusive: bool,
     nodes: Vec<(usize, u32)>,
 }
@@ -116,7 +116,7 @@ pub(super) struct Search<'a> {
     mode: Mode,
     targets: &'a [Target<'a>],
     graph: Graph,
-    queues: BTreeMap<QueueId, Rc<InTheWay>>,
+    queues: BTreeMap<QueueId, Rc<Blockers>>,
     /// Where the asker waits or would wait, and whether it only would.
     asker_at: BTreeMap<QueueId, (Rank, bool)>,
     /// Whether everybody ahead in a queue is followed, not only the nearest one
@@ -172,7 +172,7 @@ impl<'a> Search<'a> {
             if self.pace.is_over {
                 break;
             }
-            let holders = self.in_the_way(target.name, target.queue, Some(target.hold));
+            let holders = self.blockers(target.name, target.queue, Some(target.hold));
             let wait = OneWait {
                 node: 0,
                 queue: target.queue,
@@ -204,7 +204,7 @@ impl<'a> Search<'a> {
                 continue;
             }
             if let Some(queue) = table.queue(ticket.queue) {
-                let holders = self.in_the_way(queue.name(), Some(ticket.queue), None);
+                let holders = self.blockers(queue.name(), Some(ticket.queue), None);
                 let wait = OneWait {
                     node,
                     queue: Some(ticket.queue),
@@ -218,7 +218,7 @@ impl<'a> Search<'a> {
     }
 
     /// Adds the owners for which one waiter waits at one lock.
-    fn depend(&mut self, holders: &InTheWay, wait: OneWait) {
+    fn depend(&mut self, holders: &Blockers, wait: OneWait) {
         let spare = match self.need(holders, wait) {
             Need::Nothing => None,
             Need::All => Some(0),
@@ -230,7 +230,7 @@ impl<'a> Search<'a> {
                 if self.pace.step(self.holders).is_break() {
                     return;
                 }
-                self.graph.in_the_way(blocked, *holder, (*permits).max(1));
+                self.graph.add_blocker(blocked, *holder, (*permits).max(1));
             }
         }
         if let Some(queue) = wait.queue {
@@ -249,7 +249,7 @@ impl<'a> Search<'a> {
             && at < wait.rank
         {
             let blocked = self.graph.wait(wait.node, 0, wait.is_new || is_new);
-            self.graph.in_the_way(blocked, 0, 1);
+            self.graph.add_blocker(blocked, 0, 1);
         }
         let ahead = self.table.linked_ahead(queue, wait.rank);
         // In a cleared queue, each ticket may have to be passed.
@@ -263,7 +263,7 @@ impl<'a> Search<'a> {
             };
             let nearest = self.graph.node(&ticket.owner);
             let blocked = self.graph.wait(wait.node, 0, wait.is_new);
-            self.graph.in_the_way(blocked, nearest, 1);
+            self.graph.add_blocker(blocked, nearest, 1);
             return;
         }
     }
@@ -280,7 +280,7 @@ impl<'a> Search<'a> {
             if !self.is_over(id, ticket) {
                 let ahead = self.graph.node(&ticket.owner);
                 let blocked = self.graph.wait(wait.node, 0, wait.is_new);
-                self.graph.in_the_way(blocked, ahead, 1);
+                self.graph.add_blocker(blocked, ahead, 1);
             }
         }
     }
@@ -294,7 +294,7 @@ impl<'a> Search<'a> {
     }
 
     /// What a waiter needs: its own needs, and the needs of those ahead of it.
-    fn need(&mut self, holders: &InTheWay, wait: OneWait) -> Need {
+    fn need(&mut self, holders: &Blockers, wait: OneWait) -> Need {
         if holders.nodes.is_empty() {
             return Need::Nothing;
         }
@@ -325,16 +325,16 @@ impl<'a> Search<'a> {
     }
 
     /// The holders of a lock that may be stuck: the asker, and owners that wait.
-    fn in_the_way(
+    fn blockers(
         &mut self,
         name: Name<'_>,
         queue: Option<QueueId>,
         hold: Option<&Hold>,
-    ) -> Rc<InTheWay> {
+    ) -> Rc<Blockers> {
         if let Some(known) = queue.and_then(|queue| self.queues.get(&queue)) {
             return Rc::clone(known);
         }
-        let mut found = InTheWay::default();
+        let mut found = Blockers::default();
         let holders = self.holders;
         let mut visit = |owner: &[u8], permits: Option<u32>| {
             self.pace.step(holders)?;

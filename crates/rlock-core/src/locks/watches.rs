@@ -10,12 +10,12 @@ use crate::watch::{Search, Watch, WatchId};
 use crate::{Announce, Effect, Fence, Hold, Locks, Name, Step, Timestamp, ValueMessage, Who};
 
 /// The number of watches that are searched for the cost of one report.
-const LOOKS_PER_TICKET: usize = 8;
+const WATCHES_PER_TICKET: usize = 8;
 
 impl Locks {
     /// Reports the holds that have ended since the last time, up to the limit of
     /// this turn. If all ends of shared holds are known, only those are checked.
-    pub(super) fn tell_losses(
+    pub(super) fn report_losses(
         &mut self,
         now: Timestamp,
         id: QueueId,
@@ -35,7 +35,7 @@ impl Locks {
             (Some(ended), None) if ended.len() <= self.budget.left() => {
                 for owner in &ended {
                     if let Some(watch) = self.table.watch_of(id, owner) {
-                        self.tell_loss(now, watch, step);
+                        self.report_loss(now, watch, step);
                     }
                 }
             }
@@ -56,7 +56,7 @@ impl Locks {
         mut search: Search,
         step: &mut Step<()>,
     ) {
-        let mut looks = self.budget.left().max(1).saturating_mul(LOOKS_PER_TICKET);
+        let mut watches_left = self.budget.left().max(1).saturating_mul(WATCHES_PER_TICKET);
         loop {
             let Some((entry, watch)) = self.table.next_watch(id, search.from) else {
                 if !search.again {
@@ -66,20 +66,20 @@ impl Locks {
                 search = Search::START;
                 continue;
             };
-            if looks == 0 || (self.budget.is_spent() && !step.effects.is_empty()) {
+            if watches_left == 0 || (self.budget.is_spent() && !step.effects.is_empty()) {
                 self.table.set_search(id, Some(search));
                 self.table.mark_due(id);
                 return;
             }
-            looks -= 1;
+            watches_left -= 1;
             search.from = (entry.0, entry.1.next());
             if hold.fence_of(&watch.owner) != Some(watch.fence) {
-                self.tell_loss(now, entry.1, step);
+                self.report_loss(now, entry.1, step);
             }
         }
     }
 
-    fn tell_loss(&mut self, now: Timestamp, id: WatchId, step: &mut Step<()>) {
+    fn report_loss(&mut self, now: Timestamp, id: WatchId, step: &mut Step<()>) {
         let Some(watch) = self.table.remove_watch(id) else {
             return;
         };
@@ -109,53 +109,57 @@ impl Locks {
     /// hand-off publishes only the new holder's value, and a waiter that is
     /// passed over never appears to lead.
     #[inline]
-    pub fn tell_value(
+    pub fn value_message(
         &mut self,
         now: Timestamp,
         name: Name<'_>,
         hold: &Hold,
     ) -> Option<ValueMessage> {
         // Inlined, because most holds have no value.
-        if hold.published().is_none() && !self.table.has_told() {
+        if hold.published().is_none() && !self.table.has_last_values() {
             return None;
         }
-        self.tell_change_of_value(now, name, hold)
+        self.change_of_value(now, name, hold)
     }
 
-    fn tell_change_of_value(
+    fn change_of_value(
         &mut self,
         now: Timestamp,
         name: Name<'_>,
         hold: &Hold,
     ) -> Option<ValueMessage> {
         let Some((fence, value)) = hold.published() else {
-            return self.tell_end_of_value(now, name, hold);
+            return self.end_of_value(now, name, hold);
         };
         let queue = self.table.find_or_insert(name);
-        let told = self.table.told(queue).filter(|it| !self.is_told_left(it));
-        let is_new = told.is_none_or(|it| (it.fence, it.value) != (fence, self.table.hash(value)));
+        let last_value = self
+            .table
+            .last_value(queue)
+            .filter(|it| !self.is_value_left(it));
+        let is_new =
+            last_value.is_none_or(|it| (it.fence, it.value) != (fence, self.table.hash(value)));
         if is_new {
-            self.table.set_told(queue, fence, value);
+            self.table.set_last_value(queue, fence, value);
         }
-        self.look_at(now, queue, hold);
+        self.schedule_check(now, queue, hold);
         is_new.then(|| ValueMessage {
             fence,
             value: Some(value.clone()),
         })
     }
 
-    fn tell_end_of_value(
+    fn end_of_value(
         &mut self,
         now: Timestamp,
         name: Name<'_>,
         hold: &Hold,
     ) -> Option<ValueMessage> {
         let queue = self.table.find(name)?;
-        let told = self.table.told(queue)?;
-        self.look_at(now, queue, hold);
-        self.table.forget_told(queue);
-        let fence = told.fence;
-        (!self.is_told_left(&told)).then_some(ValueMessage { fence, value: None })
+        let last_value = self.table.last_value(queue)?;
+        self.schedule_check(now, queue, hold);
+        self.table.forget_last_value(queue);
+        let fence = last_value.fence;
+        (!self.is_value_left(&last_value)).then_some(ValueMessage { fence, value: None })
     }
 
     /// Reports the end of a hold to the followers of its value from now on,
@@ -169,12 +173,12 @@ impl Locks {
         ends: Timestamp,
     ) {
         let queue = self.table.find_or_insert(name);
-        let told = self.table.told(queue);
-        if told.is_none_or(|it| self.is_told_left(&it)) {
+        let last_value = self.table.last_value(queue);
+        if last_value.is_none_or(|it| self.is_value_left(&it)) {
             // Followers that have seen this fence ignore smaller ones.
-            self.fences.meet(now, name, fence);
-            self.table.set_told(queue, fence, value);
-            self.look_at(now, queue, &Hold::exclusive(Who::Other, Some(fence), ends));
+            self.fences.record(now, name, fence);
+            self.table.set_last_value(queue, fence, value);
+            self.schedule_check(now, queue, &Hold::exclusive(Who::Other, Some(fence), ends));
         }
     }
 
@@ -194,7 +198,7 @@ impl Locks {
         let binding = watch.and_then(|it| it.binding);
         let ends = binding.and_then(|it| it.ends());
         let (Some(mut held), Some(ends)) = (hold.of_caller(owner), ends) else {
-            return Step::quiet(());
+            return Step::without_effects(());
         };
         if binding.is_some_and(|it| it.grace.millis() == 0) {
             hold.lose(owner);
@@ -207,6 +211,6 @@ impl Locks {
             hold.set_of_caller(owner, held);
         }
         self.hold_changed(now, name, hold);
-        Step::quiet(()).announcing(Announce::if_sooner(hold.deadline(), before))
+        Step::without_effects(()).announcing(Announce::if_sooner(hold.deadline(), before))
     }
 }

@@ -190,7 +190,7 @@ impl Command {
             });
         }
         for option in self.options() {
-            if option.stands_alone(self) {
+            if option.is_independent(self) {
                 line.push_str(" [");
                 option.show(self, &mut line);
                 line.push(']');
@@ -390,7 +390,7 @@ impl Opt {
 
     /// Whether it neither requires nor excludes another option of the command.
     #[must_use]
-    pub fn stands_alone(self, command: Command) -> bool {
+    pub fn is_independent(self, command: Command) -> bool {
         let Spec {
             needs, excludes, ..
         } = self.spec();

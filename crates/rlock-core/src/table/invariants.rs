@@ -45,8 +45,8 @@ impl Table {
         let named = table.find(queue.name());
         ensure(named == Some(id), "a queue is not found by its name")?;
         ensure(
-            !queue.is_idle() || table.told(id).is_some(),
-            "a queue without tickets, watches and a told value is kept",
+            !queue.is_idle() || table.last_value(id).is_some(),
+            "a queue without tickets, watches and a published value is kept",
         )?;
         let places = table.places(id).count();
         ensure(
@@ -69,10 +69,10 @@ impl Table {
             (queue.len > 0) == table.contended.contains(&entry),
             "a contended lock is not in its index",
         )?;
-        if let Some(at) = queue.look().at() {
+        if let Some(at) = queue.next_check().at() {
             ensure(
-                queue.due || table.deadlines.looks.contains(&(at, id)),
-                "a time to look is not in the index",
+                queue.due || table.deadlines.checks.contains(&(at, id)),
+                "the time of a check is not in the index",
             )?;
         }
         ensure(
@@ -127,12 +127,12 @@ impl Table {
             table.watched_tickets == watched as u64,
             "the number of watched tickets is wrong",
         )?;
-        for (at, id) in &table.deadlines.looks {
-            let look = table.queues.get(id).and_then(|queue| queue.look().at());
-            ensure(
-                look == Some(*at),
-                "the index of times to look has a stale entry",
-            )?;
+        for (at, id) in &table.deadlines.checks {
+            let check = table
+                .queues
+                .get(id)
+                .and_then(|queue| queue.next_check().at());
+            ensure(check == Some(*at), "the index of checks has a stale entry")?;
         }
         Ok(())
     }
@@ -180,12 +180,15 @@ impl Table {
         ensure(table.bound == bound, "the number of bound holds is wrong")?;
         let is_known = |id: &QueueId| table.queues.contains_key(id);
         ensure(
-            table.told.keys().all(is_known),
+            table.last_values.keys().all(is_known),
             "a published value belongs to an unknown lock",
         )?;
-        let alone = table.told.keys().filter(|id| !table.has_watches(**id));
+        let alone = table
+            .last_values
+            .keys()
+            .filter(|id| !table.has_watches(**id));
         ensure(
-            table.told_alone == alone.count() as u64,
+            table.last_values_unwatched == alone.count() as u64,
             "the number of holds with a value is wrong",
         )
     }

@@ -14,9 +14,9 @@ impl QueueId {
     pub(crate) const MAX: Self = Self(u64::MAX);
 }
 
-/// When and why a lock must be looked at without a request.
+/// When and why a lock must be checked without a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Look {
+pub(crate) enum Check {
     /// Never: every change will be reported.
     Never,
     /// When the first lease of its hold ends.
@@ -27,7 +27,7 @@ pub(crate) enum Look {
     Again(Timestamp),
 }
 
-impl Look {
+impl Check {
     pub(crate) const fn at(self) -> Option<Timestamp> {
         match self {
             Self::Never | Self::LeaseEnded => None,
@@ -36,7 +36,7 @@ impl Look {
     }
 }
 
-/// A [`Look`] without its time, so that both take nine bytes in a queue: there
+/// A [`Check`] without its time, so that both take nine bytes in a queue: there
 /// may be a million queues.
 #[derive(Clone, Copy, Debug)]
 enum Why {
@@ -51,7 +51,7 @@ enum Why {
 #[derive(Debug, Default)]
 pub(crate) struct Streak {
     hand_offs: u32,
-    /// Whether the lock is left to them until the next look.
+    /// Whether the lock is left to them until the next check.
     offered: bool,
 }
 
@@ -68,8 +68,8 @@ impl Streak {
     /// Whether to offer a free lock, after this number of hand-offs in a row; 0 for
     /// never. After an offer the streak starts again.
     pub(crate) const fn offers(&mut self, after: u64) -> bool {
-        let had_their_time = self.offered;
-        self.offered = !had_their_time && after > 0 && self.hand_offs as u64 >= after;
+        let was_offered = self.offered;
+        self.offered = !was_offered && after > 0 && self.hand_offs as u64 >= after;
         if self.offered {
             self.hand_offs = 0;
         }
@@ -94,8 +94,8 @@ pub(crate) struct Queue {
     /// The number of places, including kept ones.
     pub(super) len: u32,
     pub(super) watches: u32,
-    look_at: Timestamp,
-    look_why: Why,
+    check_at: Timestamp,
+    check_why: Why,
     pub(super) streak: Streak,
     pub(super) due: bool,
 }
@@ -107,8 +107,8 @@ impl Queue {
             key,
             len: 0,
             watches: 0,
-            look_at: Timestamp::NEVER,
-            look_why: Why::Never,
+            check_at: Timestamp::NEVER,
+            check_why: Why::Never,
             streak: Streak {
                 hand_offs: 0,
                 offered: false,
@@ -139,36 +139,36 @@ impl Queue {
         self.due
     }
 
-    /// Whether the lock was free at the last look, so that it could be granted.
+    /// Whether the lock was free at the last check, so that it could be granted.
     pub(crate) const fn was_free(&self) -> bool {
-        matches!(self.look_why, Why::Never) && !self.streak.offered
+        matches!(self.check_why, Why::Never) && !self.streak.offered
     }
 
     /// Whether the known lease of the lock has ended.
     pub(crate) const fn was_lease_due(&self, now: Timestamp) -> bool {
-        match self.look_why {
-            Why::LeaseEnd => self.look_at.has_passed(now),
+        match self.check_why {
+            Why::LeaseEnd => self.check_at.has_passed(now),
             Why::LeaseEnded => true,
             Why::Never | Why::Again => false,
         }
     }
 
-    /// When and why the lock must be looked at.
-    pub(crate) const fn look(&self) -> Look {
-        match self.look_why {
-            Why::Never => Look::Never,
-            Why::LeaseEnd => Look::LeaseEnd(self.look_at),
-            Why::LeaseEnded => Look::LeaseEnded,
-            Why::Again => Look::Again(self.look_at),
+    /// When and why the lock must be checked.
+    pub(crate) const fn next_check(&self) -> Check {
+        match self.check_why {
+            Why::Never => Check::Never,
+            Why::LeaseEnd => Check::LeaseEnd(self.check_at),
+            Why::LeaseEnded => Check::LeaseEnded,
+            Why::Again => Check::Again(self.check_at),
         }
     }
 
-    pub(super) const fn set_look(&mut self, look: Look) {
-        (self.look_why, self.look_at) = match look {
-            Look::Never => (Why::Never, Timestamp::NEVER),
-            Look::LeaseEnd(at) => (Why::LeaseEnd, at),
-            Look::LeaseEnded => (Why::LeaseEnded, Timestamp::NEVER),
-            Look::Again(at) => (Why::Again, at),
+    pub(super) const fn set_check(&mut self, check: Check) {
+        (self.check_why, self.check_at) = match check {
+            Check::Never => (Why::Never, Timestamp::NEVER),
+            Check::LeaseEnd(at) => (Why::LeaseEnd, at),
+            Check::LeaseEnded => (Why::LeaseEnded, Timestamp::NEVER),
+            Check::Again(at) => (Why::Again, at),
         };
     }
 

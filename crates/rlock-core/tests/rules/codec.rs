@@ -32,19 +32,19 @@ fn shared(fields: &[(&str, &str)]) -> Option<Vec<Read>> {
     for (name, value) in fields {
         let _ = holders.add(name.as_bytes(), value.as_bytes());
     }
-    let mut bare = Vec::new();
-    let found = holders.found(END, |owner| bare.push(Arc::clone(owner)))?;
+    let mut without_terms = Vec::new();
+    let found = holders.found(END, |owner| without_terms.push(Arc::clone(owner)))?;
     let found = found.into_iter();
     Some(
         found
-            .map(|(owner, it)| (Arc::clone(&owner), it, bare.contains(&owner)))
+            .map(|(owner, it)| (Arc::clone(&owner), it, without_terms.contains(&owner)))
             .collect(),
     )
 }
 
 proptest! {
     #[test]
-    fn shared_holder_is_read_as_it_was_written(
+    fn shared_holder_is_read_unchanged(
         owner in "[a-z:]{1,300}",
         count in 1..=2_147_483_647_u32,
         permits in 1..=u32::MAX,
@@ -93,7 +93,7 @@ fn field() -> impl Strategy<Value = Vec<u8>> {
 }
 
 #[test]
-fn terms_are_written_in_words() {
+fn terms_are_written_as_text() {
     let holder = Holder {
         permits: 3,
         ..Holder::new(fence(70), Timestamp::from_millis(1_700_000_000_000))
@@ -106,7 +106,7 @@ fn terms_are_written_in_words() {
 }
 
 #[test]
-fn malformed_counts_fences_and_terms_are_none() {
+fn malformed_counts_fences_and_terms_are_ignored() {
     for count in ["", "0", "01", "-1", "+1", "1 ", "2147483648", "x"] {
         assert_eq!(codec::count(count.as_bytes()), None, "{count:?}");
     }
@@ -149,7 +149,7 @@ fn exclusive_lock_has_one_holder_whatever_else_is_reserved() {
 }
 
 #[test]
-fn reader_breaks_off_at_what_is_no_lock() {
+fn reader_stops_at_other_data() {
     let mut sole = SoleHolder::default();
     assert_eq!(sole.add(b"ann", b"1"), ControlFlow::Continue(()));
     assert_eq!(sole.add(b"bob", b"1"), ControlFlow::Break(()));
@@ -161,13 +161,13 @@ fn reader_breaks_off_at_what_is_no_lock() {
 }
 
 #[test]
-fn shared_holder_without_sound_terms_ends_with_its_key() {
+fn shared_holder_without_valid_terms_ends_with_its_key() {
     let own = Holder {
         count: 2,
         permits: 3,
         ..Holder::new(fence(7), Timestamp::from_millis(9))
     };
-    let bare = Holder::new(None, END);
+    let without_terms = Holder::new(None, END);
     let name = |owner: &str| Arc::<[u8]>::from(owner.as_bytes());
     let read = shared(&[
         ("rlock:mode", "shared"),
@@ -180,8 +180,8 @@ fn shared_holder_without_sound_terms_ends_with_its_key() {
     ]);
     let expected = vec![
         (name("ann"), own, false),
-        (name("bob"), bare, true),
-        (name("cid"), bare, true),
+        (name("bob"), without_terms, true),
+        (name("cid"), without_terms, true),
     ];
     assert_eq!(read, Some(expected));
     assert_eq!(shared(&[("rlock:holder:ann", "9 7 3")]), None);

@@ -48,7 +48,7 @@ fn many_watched(locks: &mut Locks) -> Hold {
 
 /// Many shared holders whose leases end at 1000, and one, `last`, whose lease
 /// continues.
-fn many_about_to_lapse(locks: &mut Locks) -> Hold {
+fn many_about_to_expire(locks: &mut Locks) -> Hold {
     let mut hold = Hold::Free;
     for n in 0..MANY {
         acquire(locks, at(0), &mut hold, &shared(&format!("r{n}"), None));
@@ -107,26 +107,26 @@ fn readers_are_let_in_in_pieces_and_newcomers_wait_behind_them() {
 }
 
 #[test]
-fn losses_are_told_in_pieces_and_all_before_the_next_grant() {
+fn losses_are_reported_in_pieces_and_all_before_the_next_grant() {
     let mut locks = Locks::default();
     let mut hold = many_watched(&mut locks);
     locks.begin_turn(PIECE);
     let step = locks.force(at(1), KEY, &mut hold);
     assert_eq!(step.reply, MANY as u64);
-    let mut told = step.effects.len();
-    assert!((PIECE..MANY).contains(&told), "{told}");
-    while told < MANY {
+    let mut sent = step.effects.len();
+    assert!((PIECE..MANY).contains(&sent), "{sent}");
+    while sent < MANY {
         let asked = request("bob", Wait::No);
         let early = acquire(&mut locks, at(1), &mut hold, &asked);
-        assert_eq!(early.reply, Admission::Busy, "{told} losses were reported");
+        assert_eq!(early.reply, Admission::Busy, "{sent} losses were reported");
         assert!(matches!(locks.next_due(at(1)), Some(Due::Settle { .. })));
         locks.begin_turn(PIECE);
         let step = locks.settle(at(1), KEY, &mut hold);
         let losses = |effect: &Effect| matches!(effect, Effect::Lost { .. });
         assert!(step.effects.iter().all(losses));
-        told += step.effects.len();
+        sent += step.effects.len();
     }
-    assert_eq!(told, MANY, "each loss is reported once");
+    assert_eq!(sent, MANY, "each loss is reported once");
     settle_all(&mut locks, at(1), &mut hold);
     assert_eq!(locks.gauges(), Gauges::default());
     let asked = request("bob", Wait::No);
@@ -134,9 +134,9 @@ fn losses_are_told_in_pieces_and_all_before_the_next_grant() {
 }
 
 #[test]
-fn ended_leases_stand_in_nobodys_way_before_they_are_dropped() {
+fn ended_leases_block_nobody_before_they_are_dropped() {
     let mut locks = Locks::default();
-    let hold = many_about_to_lapse(&mut locks);
+    let hold = many_about_to_expire(&mut locks);
     let now = at(1001);
     let in_small_turn = |asked: &Request<'_>| {
         let (mut locks, mut hold) = (Locks::default(), hold.clone());
@@ -158,7 +158,7 @@ fn ended_leases_stand_in_nobodys_way_before_they_are_dropped() {
 #[test]
 fn ended_lease_is_never_revived_however_little_a_turn_may_do() {
     let mut locks = Locks::default();
-    let mut hold = many_about_to_lapse(&mut locks);
+    let mut hold = many_about_to_expire(&mut locks);
     locks.begin_turn(0);
     let owner = format!("r{}", MANY / 2);
     let step = locks.release(at(1001), KEY, &mut hold, owner.as_bytes(), false, None);
@@ -171,11 +171,11 @@ fn forgetting_holders_ends_when_none_is_left_however_many_it_may_forget() {
     let holder = Holder::new(None, at(1000));
     let owners = (0..MANY).map(|n| (format!("r{n}").into_bytes().into(), holder));
     let mut shared = Shared::stored(owners, None);
-    assert_eq!(shared.shed(PIECE), PIECE);
-    let (done, told) = mpsc::channel();
-    thread::spawn(move || done.send(shared.shed(usize::MAX)));
-    let shed = told.recv_timeout(Duration::from_secs(20));
-    assert_eq!(shed, Ok(MANY - PIECE));
+    assert_eq!(shared.drop_some(PIECE), PIECE);
+    let (done, done_later) = mpsc::channel();
+    thread::spawn(move || done.send(shared.drop_some(usize::MAX)));
+    let dropped = done_later.recv_timeout(Duration::from_secs(20));
+    assert_eq!(dropped, Ok(MANY - PIECE));
 }
 
 #[test]
@@ -231,11 +231,11 @@ fn search_for_a_deadlock_ends_when_its_time_is_over() {
     let endless = Endless::default();
     let asked = request("a", Wait::Millis(100));
     let step = locks.acquire(at(0), KEY, &mut hold, &asked, &NO_LIMITS, &endless);
-    let step = step.expect("what was not looked at closes no cycle");
+    let step = step.expect("what was not searched closes no cycle");
     assert_eq!(step.reply, Admission::MustWait);
     let visited = endless.visited.get();
     assert!(
         (1000..4000).contains(&visited),
-        "{visited} holders are looked at"
+        "{visited} holders are visited"
     );
 }

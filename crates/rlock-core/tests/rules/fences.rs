@@ -26,8 +26,8 @@ fn grant_at(locks: &mut Locks, now: Timestamp, name: Name<'_>) -> Fence {
     }
 }
 
-/// A request looks at a lock that another owner holds.
-fn look(locks: &mut Locks, now: Timestamp, fence: Option<Fence>) {
+/// A request reads the lock of another owner.
+fn read_lock(locks: &mut Locks, now: Timestamp, fence: Option<Fence>) {
     look_at(locks, now, KEY, fence);
 }
 
@@ -57,7 +57,7 @@ fn first_fence_is_the_clock_in_microseconds() {
 }
 
 #[test]
-fn fences_grow_when_the_clock_stands_still() {
+fn fences_grow_when_the_clock_stops() {
     let mut locks = Locks::default();
     let first = grant(&mut locks, at(0)).get();
     assert_eq!(grant(&mut locks, at(0)).get(), first + 1);
@@ -78,15 +78,15 @@ fn fences_grow_when_the_clock_goes_back() {
 }
 
 #[test]
-fn fence_of_a_held_lock_is_passed_by_the_next_after_a_restart() {
+fn fence_after_a_restart_is_above_the_fence_of_a_held_lock() {
     let mut locks = Locks::default();
     let before_the_restart = Fence::new(at(3_600_000).micros());
-    look(&mut locks, at(0), before_the_restart);
+    read_lock(&mut locks, at(0), before_the_restart);
     assert!(Some(grant(&mut locks, at(0))) > before_the_restart);
 }
 
 #[test]
-fn fence_of_a_lapsed_hold_is_passed_by_the_next_too() {
+fn next_fence_is_above_the_fence_of_an_expired_hold() {
     let mut locks = Locks::default();
     let stored = Fence::new(at(3_600_000).micros());
     let mut hold = Hold::exclusive(Who::Other, stored, at(0));
@@ -99,7 +99,7 @@ fn fence_of_a_lapsed_hold_is_passed_by_the_next_too() {
 }
 
 #[test]
-fn lapsed_hold_is_counted_once_however_it_is_seen() {
+fn expired_hold_is_counted_once_however_it_is_found() {
     let mut locks = Locks::default();
     let mut hold = Hold::exclusive(Who::Other, None, at(0));
     crate::requests::call(&mut locks, at(0), &hold, "bob", Wait::Forever, 1);
@@ -112,7 +112,7 @@ fn lapsed_hold_is_counted_once_however_it_is_seen() {
 }
 
 #[test]
-fn number_that_can_be_no_fence_is_none() {
+fn number_out_of_range_is_not_a_fence() {
     assert_eq!(Fence::new(0), None);
     assert_eq!(Fence::new(1).map(Fence::get), Some(1));
     assert_eq!(Fence::new(Fence::MAX).map(Fence::get), Some(Fence::MAX));
@@ -123,27 +123,27 @@ fn number_that_can_be_no_fence_is_none() {
 const HOUR: u64 = 3_600_000_000;
 
 #[test]
-fn stored_fence_raises_the_next_of_its_lock_up_to_an_hour_ahead_of_the_clock() {
+fn stored_fence_raises_the_next_one_up_to_an_hour_ahead_of_the_clock() {
     for ahead in [1, HOUR] {
         let mut locks = Locks::default();
         let stored = at(0).micros() + ahead;
-        look(&mut locks, at(0), Fence::new(stored));
+        read_lock(&mut locks, at(0), Fence::new(stored));
         assert_eq!(grant(&mut locks, at(0)).get(), stored + 1);
         assert_eq!(grant(&mut locks, at(0)).get(), stored + 2);
     }
     for stored in [at(0).micros() + HOUR + 1, Fence::MAX] {
         let mut locks = Locks::default();
-        look(&mut locks, at(0), Fence::new(stored));
+        read_lock(&mut locks, at(0), Fence::new(stored));
         let next = grant(&mut locks, at(0)).get();
         assert_eq!(next, at(0).micros() + HOUR + 1, "after {stored}");
     }
 }
 
 #[test]
-fn stored_fence_moves_those_of_no_other_lock() {
+fn stored_fence_affects_no_other_lock() {
     let mut locks = Locks::default();
     let stored = at(0).micros() + HOUR;
-    look(&mut locks, at(0), Fence::new(stored));
+    read_lock(&mut locks, at(0), Fence::new(stored));
     let clock = at(0).micros();
     assert_eq!(grant_at(&mut locks, at(0), OTHER).get(), clock);
     assert_eq!(grant(&mut locks, at(0)).get(), stored + 1);
@@ -153,23 +153,23 @@ fn stored_fence_moves_those_of_no_other_lock() {
 }
 
 #[test]
-fn clock_leads_again_once_it_has_passed_a_fence() {
+fn clock_determines_fences_again_once_it_has_passed_one() {
     let mut locks = Locks::default();
-    look(&mut locks, at(0), Fence::new(at(1000).micros()));
+    read_lock(&mut locks, at(0), Fence::new(at(1000).micros()));
     assert_eq!(grant(&mut locks, at(999)).get(), at(1000).micros() + 1);
     assert_eq!(grant(&mut locks, at(1001)).get(), at(1001).micros());
     // It may go back then: no recorded fence is forgotten.
-    look(&mut locks, at(1001), Fence::new(at(2000).micros()));
+    read_lock(&mut locks, at(1001), Fence::new(at(2000).micros()));
     grant_at(&mut locks, at(3000), OTHER);
     assert!(grant(&mut locks, at(0)).get() > at(2000).micros());
 }
 
 #[test]
-fn fences_of_so_many_keys_are_remembered_and_those_furthest_ahead_forgotten_first() {
+fn fences_of_limited_keys_are_remembered_and_the_furthest_ahead_forgotten_first() {
     let mut locks = Locks::default();
     let names: Vec<_> = (0..=65_536_u64).map(|it| format!("eve:{it}")).collect();
     let (honest, ahead) = (at(5).micros(), at(0).micros() + HOUR);
-    look(&mut locks, at(0), Fence::new(honest));
+    read_lock(&mut locks, at(0), Fence::new(honest));
     for (name, more) in names.iter().zip(0..) {
         let key = name.as_bytes();
         look_at(
@@ -197,7 +197,7 @@ fn fences_of_so_many_keys_are_remembered_and_those_furthest_ahead_forgotten_firs
 fn one_fence_for_several_locks_is_above_those_of_all() {
     let mut locks = Locks::default();
     let stored = at(0).micros() + HOUR / 2;
-    look(&mut locks, at(0), Fence::new(stored));
+    read_lock(&mut locks, at(0), Fence::new(stored));
     let asked = request("ann", Wait::No);
     let mut holds = [Hold::Free, Hold::Free];
     let names = [OTHER, KEY];
@@ -210,7 +210,7 @@ fn one_fence_for_several_locks_is_above_those_of_all() {
 }
 
 #[test]
-fn stored_fence_is_believed_as_that_of_its_hold() {
+fn stored_fence_counts_as_the_fence_of_its_hold() {
     let mut locks = Locks::default();
     let huge = Fence::new(Fence::MAX);
     let mut hold = entered(1, huge, at(1000));
@@ -230,7 +230,7 @@ fn raise(locks: &mut Locks, hold: &mut Hold, fence: u64) -> Result<Option<u64>, 
 }
 
 #[test]
-fn renewal_raises_the_fence_and_all_that_come_after_it_for_its_lock() {
+fn renewal_raises_the_fence_and_all_later_fences_of_its_lock() {
     let mut locks = Locks::default();
     let mut hold = taken(&mut locks, at(0), "ann");
     let first = hold.fence().map(Fence::get).expect("it was granted here");
@@ -274,7 +274,7 @@ fn fence_may_be_raised_to_an_hour_ahead_of_the_clock() {
 }
 
 #[test]
-fn fence_is_not_raised_for_one_who_does_not_hold() {
+fn fence_is_not_raised_without_a_hold() {
     let mut locks = Locks::default();
     let last = grant(&mut locks, at(0)).get();
     assert_eq!(raise(&mut locks, &mut Hold::Free, last + 50), Ok(None));
@@ -285,7 +285,7 @@ fn fence_is_not_raised_for_one_who_does_not_hold() {
 }
 
 #[test]
-fn absurd_clock_gives_fences_that_fit_into_53_bits() {
+fn extreme_clock_gives_fences_that_fit_into_53_bits() {
     let mut locks = Locks::default();
     let first = grant(&mut locks, Timestamp::NEVER);
     let second = grant(&mut locks, Timestamp::NEVER);
@@ -324,7 +324,7 @@ fn hold_count_ends_at_its_limit() {
 }
 
 #[test]
-fn lease_without_an_end_in_sight_is_no_trouble() {
+fn lease_that_never_ends_is_handled() {
     let mut locks = Locks::default();
     let hold = Hold::exclusive(Who::Other, None, Timestamp::from_millis(u64::MAX));
     crate::requests::call(&mut locks, at(0), &hold, "bob", Wait::Forever, 1);

@@ -34,7 +34,7 @@ proptest! {
 /// `ann` and `dee` wait for one another, because a hold was written by hand. `bob` waits for both too. That must not
 /// hide that `cid` and `eve` would wait for one another.
 #[test]
-fn old_knot_hides_no_new_one() {
+fn existing_deadlock_hides_no_new_one() {
     let one = |key, owner, lease_ms, wait| Operation::Acquire {
         key,
         asked: Asked::plain(owner, Mode::Exclusive, lease_ms, wait),
@@ -82,7 +82,7 @@ fn old_knot_hides_no_new_one() {
 /// The lock ended with `cid`, at 100 ms. `dee` is gone at 71 ms, `eve` is let in until 271 ms, and `cid` is cut to 74
 /// ms, all in one late turn: the end of the lock has come nearer for nobody.
 #[test]
-fn cut_beside_a_longer_hold_of_the_same_turn_is_not_announced() {
+fn cut_is_not_announced_if_a_longer_hold_begins_in_the_same_turn() {
     let limited = |permits| Mode::Shared {
         permits,
         limit: Some(2),

@@ -30,7 +30,7 @@ fn watched(locks: &mut Locks, owner: &str, session: u64) -> Hold {
 }
 
 #[test]
-fn closed_session_hears_of_no_loss_even_before_it_is_swept() {
+fn closed_session_gets_no_loss_message_even_before_it_is_swept() {
     let mut locks = Locks::default();
     let mut hold = watched(&mut locks, "ann", 7);
     locks.session_closed(at(0), 7);
@@ -80,7 +80,7 @@ fn place_taken_over_from_a_closed_session_is_kept() {
 }
 
 #[test]
-fn call_whose_place_was_taken_over_takes_nothing_along() {
+fn call_whose_place_was_taken_over_ends_nothing_else() {
     let mut locks = Locks::default();
     let hold = taken(&mut locks, at(0), "ann");
     let ticket = call(&mut locks, at(0), &hold, "bob", Wait::Forever, 7);
@@ -120,13 +120,13 @@ fn takeover_ends_the_earlier_call_and_keeps_when_it_began() {
 }
 
 #[test]
-fn who_comes_after_a_demotion_is_not_turned_away() {
+fn request_after_a_demotion_is_not_turned_away() {
     let mut locks = Locks::default();
     let hold = watched(&mut locks, "ann", 7);
     for owner in ["bob", "cid", "dan"] {
         notified(&mut locks, at(0), &hold, owner, 8);
     }
-    locks.stand_down();
+    locks.demote();
     // It is a master again at once. Two of them ask again, one before it knows.
     let first = notified(&mut locks, at(0), &hold, "bob", 8);
     let mut turned_away = Vec::new();
@@ -143,11 +143,11 @@ fn who_comes_after_a_demotion_is_not_turned_away() {
 }
 
 #[test]
-fn watch_asked_for_after_a_demotion_is_not_taken_for_one_from_before() {
+fn watch_requested_after_a_demotion_is_kept() {
     let mut locks = Locks::default();
     let mut hold = watched(&mut locks, "ann", 7);
     notified(&mut locks, at(0), &hold, "bob", 8);
-    locks.stand_down();
+    locks.demote();
     // It is a master again at once, and entries from before are still there.
     let again = Renewal {
         session: Some(9),
@@ -165,7 +165,7 @@ fn watch_asked_for_after_a_demotion_is_not_taken_for_one_from_before() {
 }
 
 #[test]
-fn value_told_after_a_demotion_is_not_taken_for_one_from_before() {
+fn value_published_after_a_demotion_is_kept() {
     let mut locks = Locks::default();
     let mut hold = Hold::Free;
     let asked = Request {
@@ -175,18 +175,18 @@ fn value_told_after_a_demotion_is_not_taken_for_one_from_before() {
     let step = locks.acquire(at(0), KEY, &mut hold, &asked, &NO_LIMITS, &Nobody);
     assert!(matches!(step.map(|it| it.reply), Ok(Admission::Granted(_))));
     let fence = hold.fence().expect("it was granted");
-    let told = |value: Option<&[u8]>| {
+    let sent = |value: Option<&[u8]>| {
         let value = value.map(Into::into);
         Some(ValueMessage { fence, value })
     };
-    assert_eq!(locks.tell_value(at(0), KEY, &hold), told(Some(b"a:1")));
-    assert_eq!(locks.tell_value(at(0), KEY, &hold), None);
-    locks.stand_down();
+    assert_eq!(locks.value_message(at(0), KEY, &hold), sent(Some(b"a:1")));
+    assert_eq!(locks.value_message(at(0), KEY, &hold), None);
+    locks.demote();
     // It is a master again at once, and entries from before are still there.
-    assert_eq!(locks.tell_value(at(1), KEY, &hold), told(Some(b"a:1")));
+    assert_eq!(locks.value_message(at(1), KEY, &hold), sent(Some(b"a:1")));
     while locks.next_due(at(1)).is_some() {}
     assert_eq!(locks.gauges().watches, 1);
-    assert_eq!(locks.tell_value(at(2), KEY, &Hold::Free), told(None));
+    assert_eq!(locks.value_message(at(2), KEY, &Hold::Free), sent(None));
     assert_eq!(locks.gauges(), Gauges::default());
     assert_eq!(locks.check_indices(), Ok(()));
 }
@@ -229,7 +229,7 @@ fn wait_for(
 }
 
 #[test]
-fn owner_with_a_place_from_before_a_demotion_may_ask_for_anything_anew() {
+fn owner_with_a_place_from_before_a_demotion_may_make_any_new_request() {
     let shared = Mode::Shared {
         permits: 1,
         limit: None,
@@ -244,7 +244,7 @@ fn owner_with_a_place_from_before_a_demotion_may_ask_for_anything_anew() {
                 let refused = wait_for(&mut locks, after.0, after.1, 2);
                 assert_eq!(refused, Err(Refusal::OtherRequest { key: 0 }));
             }
-            locks.stand_down();
+            locks.demote();
             // It is a master again at once.
             let ended = wait_for(&mut locks, after.0, after.1, 3);
             assert_eq!(ended, Ok(vec![1]), "{before:?}, {after:?}");
@@ -262,7 +262,7 @@ fn owner_with_a_place_from_before_a_demotion_may_ask_for_anything_anew() {
 /// This can happen after a `RENAME`, if the fences of both keys were ahead of the
 /// clock.
 #[test]
-fn one_whose_fence_another_holder_has_by_chance_is_told_of_its_loss_when_that_changes() {
+fn loss_is_reported_when_another_holder_with_the_same_fence_changes() {
     let lost = |it: &Effect| matches!(it, Effect::Lost { owner, .. } if **owner == *b"ann");
     for is_raised in [false, true] {
         let mut locks = Locks::default();
@@ -285,7 +285,7 @@ fn one_whose_fence_another_holder_has_by_chance_is_told_of_its_loss_when_that_ch
 }
 
 #[test]
-fn upgrade_from_before_a_demotion_refuses_no_other() {
+fn upgrade_from_before_a_demotion_refuses_no_other_upgrade() {
     let mut locks = Locks::default();
     let mut hold = Hold::Free;
     let shared = Mode::Shared {
@@ -315,13 +315,13 @@ fn upgrade_from_before_a_demotion_refuses_no_other() {
         owners: ["bob", "ann"].map(|it| it.as_bytes().into()).to_vec(),
     });
     assert_eq!(ask(&mut locks, "bob", Mode::Exclusive), refused);
-    locks.stand_down();
+    locks.demote();
     assert_eq!(ask(&mut locks, "bob", Mode::Exclusive), waits);
     assert_eq!(locks.check_indices(), Ok(()));
 }
 
 #[test]
-fn server_that_may_grant_no_more_withdraws_all_and_forgets_the_watches() {
+fn demoted_server_withdraws_all_requests_and_forgets_the_watches() {
     let mut locks = Locks::default();
     let hold = watched(&mut locks, "ann", 7);
     call(&mut locks, at(0), &hold, "bob", Wait::Millis(10), 1);
@@ -329,7 +329,7 @@ fn server_that_may_grant_no_more_withdraws_all_and_forgets_the_watches() {
     let mut owners = Vec::new();
     locks.session_closed(at(0), 7);
     locks.settle_all_later(None);
-    locks.stand_down();
+    locks.demote();
     while let Some(ended) = locks.next_left() {
         assert_eq!(&*ended.key, KEY.key);
         owners.push(ended.owner);
@@ -343,7 +343,7 @@ fn server_that_may_grant_no_more_withdraws_all_and_forgets_the_watches() {
 }
 
 #[test]
-fn slot_that_leaves_takes_its_queue_from_the_front_and_then_the_watches() {
+fn moved_slot_removes_its_queue_from_the_front_and_then_the_watches() {
     let mut locks = Locks::default();
     let hold = watched(&mut locks, "ann", 7);
     for (n, owner) in ["bob", "cid"].into_iter().enumerate() {
@@ -359,7 +359,7 @@ fn slot_that_leaves_takes_its_queue_from_the_front_and_then_the_watches() {
 }
 
 #[test]
-fn queue_is_full_at_its_limit_and_takes_a_takeover_still() {
+fn full_queue_still_accepts_a_takeover() {
     let mut locks = Locks::default();
     let limits = Limits {
         waiters_max: 2,
@@ -392,7 +392,7 @@ fn queue_is_full_at_its_limit_and_takes_a_takeover_still() {
 }
 
 #[test]
-fn lock_of_a_place_that_was_given_back_is_looked_at_when_its_lease_ends() {
+fn lock_of_a_restored_place_is_checked_when_its_lease_ends() {
     let mut locks = Locks::default();
     let mut hold = taken(&mut locks, at(0), "ann");
     let asked = Request {
@@ -422,7 +422,7 @@ fn lock_of_a_place_that_was_given_back_is_looked_at_when_its_lease_ends() {
 }
 
 #[test]
-fn emptied_queue_grants_nobody_who_was_in_it_and_keeps_who_comes_later() {
+fn cleared_queue_grants_no_earlier_request_and_keeps_later_ones() {
     let mut locks = Locks::default();
     let mut hold = taken(&mut locks, at(0), "ann");
     for owner in ["bob", "cid", "dan"] {
@@ -494,7 +494,7 @@ fn queued(locks: &mut Locks, names: &[Name<'_>], mode: Mode, call: u64) -> Vec<u
 }
 
 #[test]
-fn owner_whose_queue_was_emptied_asks_in_any_way_and_its_earlier_call_ends() {
+fn owner_of_a_cleared_queue_may_make_any_request_and_its_earlier_call_ends() {
     let both = [KEY, Name { db: 0, key: b"j" }];
     let shared = Mode::Shared {
         permits: 1,
@@ -547,7 +547,7 @@ impl Holders for HolderOfOther {
 }
 
 #[test]
-fn nobody_waits_for_places_of_a_queue_that_was_emptied() {
+fn places_of_a_cleared_queue_block_nobody() {
     let mut locks = Locks::default();
     let mut hold = taken(&mut locks, at(0), "ann");
     for owner in ["cid", "bob", "eve"] {

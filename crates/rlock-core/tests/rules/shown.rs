@@ -11,7 +11,7 @@ use rlock_testkit::script;
 use crate::stage::{Shown, Stage};
 use rlock_testkit::core::{
     driver::text,
-    told::{Outcome, Told, Word},
+    messages::{MessageKind, Outcome, Sent},
 };
 
 impl Stage {
@@ -101,9 +101,9 @@ impl Stage {
         format!("( lease-left={left} fence={fence} permits={} )", it.permits)
     }
 
-    pub(crate) fn show(&mut self, told: Told<Fence>) -> String {
-        match told {
-            Told::Answer {
+    pub(crate) fn show(&mut self, sent: Sent<Fence>) -> String {
+        match sent {
+            Sent::Answer {
                 handle, outcome, ..
             } => {
                 let (client, _) = self.calls.remove(&handle).expect("a call is answered once");
@@ -114,7 +114,7 @@ impl Stage {
                     }
                 }
             }
-            Told::Message {
+            Sent::Message {
                 key,
                 channel,
                 word,
@@ -122,10 +122,10 @@ impl Stage {
                 fence,
             } => {
                 let word = match word {
-                    Word::Grant => "grant",
-                    Word::WaitOver => "timeout",
-                    Word::Withdrawn => "withdrawn",
-                    Word::Lost => "lost",
+                    MessageKind::Grant => "grant",
+                    MessageKind::WaitOver => "timeout",
+                    MessageKind::Withdrawn => "withdrawn",
+                    MessageKind::Lost => "lost",
                 };
                 let fence = fence.map_or(0, |fence| self.number(fence));
                 let (kind, channel) = match channel {
@@ -134,8 +134,8 @@ impl Stage {
                 };
                 format!("{kind} {channel}: {word} {fence} {owner} {key}")
             }
-            Told::Unlock { key } => format!("unlock {key}"),
-            Told::Value { key, fence, value } => {
+            Sent::Unlock { key } => format!("unlock {key}"),
+            Sent::Value { key, fence, value } => {
                 let fence = self.number(fence).to_string();
                 script::value_line(&key, &fence, value.as_deref())
             }
@@ -143,16 +143,16 @@ impl Stage {
     }
 
     /// Numbers the fences that are new in this step.
-    pub(crate) fn number_fences(&mut self, reply: Option<&Shown>, told: &[Told<Fence>]) {
-        let told = told.iter().filter_map(|told| match told {
-            Told::Message { fence, .. } => *fence,
+    pub(crate) fn number_fences(&mut self, reply: Option<&Shown>, sent: &[Sent<Fence>]) {
+        let sent = sent.iter().filter_map(|sent| match sent {
+            Sent::Message { fence, .. } => *fence,
             other => other.granted().copied(),
         });
         let reply = reply.and_then(|reply| match reply {
             Shown::Fence(fence) => Some(*fence),
             Shown::Text(_) => None,
         });
-        let mut new: Vec<_> = told.chain(reply).collect();
+        let mut new: Vec<_> = sent.chain(reply).collect();
         new.retain(|fence| !self.fences.contains(fence));
         new.sort();
         new.dedup();

@@ -11,7 +11,7 @@ use rlock_testkit::script::Step;
 
 use rlock_testkit::core::{
     driver::Driver,
-    told::{Ask, Error, Reply},
+    messages::{Ask, Error, Reply},
 };
 
 /// The start of every scenario, in milliseconds since the Unix epoch.
@@ -80,15 +80,15 @@ impl Stage {
         let reply = self.command(&step.client, &words);
         let reply = reply.unwrap_or_else(|BadCommand| Some(Shown::error("ERR")));
         self.driver.turn();
-        let told = std::mem::take(&mut self.driver.told);
-        self.number_fences(reply.as_ref(), &told);
+        let sent = std::mem::take(&mut self.driver.sent);
+        self.number_fences(reply.as_ref(), &sent);
         let mut lines = Vec::new();
         lines.extend(reply.map(|reply| match reply {
             Shown::Text(text) => text,
             Shown::Fence(fence) => format!("fence {}", self.number(fence)),
         }));
-        for told in told {
-            lines.push(self.show(told));
+        for sent in sent {
+            lines.push(self.show(sent));
         }
         lines
     }

@@ -10,7 +10,7 @@ use crate::requests::{
 };
 use rlock_testkit::core::{
     driver::{Driver, text},
-    told::{Ask, Outcome, Told},
+    messages::{Ask, Outcome, Sent},
 };
 
 const MANY: u64 = 10_000;
@@ -234,7 +234,7 @@ fn flush_settles_the_locks_of_its_database_in_pieces() {
 }
 
 #[test]
-fn flushes_in_a_row_are_one_work() {
+fn consecutive_flushes_are_handled_once() {
     let mut locks = Locks::default();
     fifty_in_each_of_two(&mut locks);
     for _ in 0..1000 {
@@ -262,7 +262,7 @@ fn ask(driver: &mut Driver, owner: &str, session: u64, channel: Option<Channel<'
 }
 
 #[test]
-fn waiters_whom_nobody_hears_are_skipped_in_pieces() {
+fn waiters_without_a_listener_are_skipped_in_pieces() {
     let mut driver = Driver::new(at(0), NO_LIMITS);
     ask(&mut driver, "ann", 1, None);
     for n in 0..1000 {
@@ -278,10 +278,10 @@ fn waiters_whom_nobody_hears_are_skipped_in_pieces() {
     assert_eq!(driver.locks.counters().waiters_gone, 1000);
     assert_eq!(driver.locks.counters().grants, 2);
     assert_eq!(driver.locks.gauges(), Gauges::default());
-    let granted = driver.told.iter().filter(|told| {
+    let granted = driver.sent.iter().filter(|sent| {
         matches!(
-            told,
-            Told::Answer {
+            sent,
+            Sent::Answer {
                 handle: 3,
                 outcome: Outcome::Granted(_),
                 ..
@@ -367,7 +367,7 @@ impl Work {
 }
 
 #[test]
-fn no_kind_of_work_waits_for_all_of_another() {
+fn no_kind_of_work_waits_until_another_is_finished() {
     for flood in Work::ALL {
         // The consequences show which connection closes. Changed locks are
         // settled in the order in which the changes were seen.
@@ -414,10 +414,10 @@ fn offer_ends_when_the_clock_is_set_back() {
     assert!(hold != Hold::Free);
 }
 
-/// While grants are not allowed, free locks are not looked at. Looks at a few
+/// While grants are not allowed, free locks are not checked. Checks of a few
 /// locks show whether grants are allowed again.
 #[test]
-fn locks_wait_for_the_end_of_a_pause_of_granting_and_not_each_by_itself() {
+fn locks_wait_together_for_the_end_of_a_pause_of_granting() {
     const LOCKS: usize = 1000;
     let mut locks = Locks::default();
     let held = taken(&mut locks, at(0), "ann");
@@ -457,10 +457,7 @@ fn locks_wait_for_the_end_of_a_pause_of_granting_and_not_each_by_itself() {
         assert!(locks.next_deadline(before) > Some(before));
         assert!(locks.next_due(before).is_none());
         let (settled, granted) = settle(&mut locks, after, Some(at(period * 100 + 100)));
-        assert!(
-            (1..=32).contains(&settled),
-            "{settled} locks were looked at"
-        );
+        assert!((1..=32).contains(&settled), "{settled} locks were checked");
         assert_eq!(granted, 0);
     }
     assert_eq!(settle(&mut locks, at(1100), None), (LOCKS + 1, LOCKS + 1));

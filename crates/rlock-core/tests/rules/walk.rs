@@ -126,13 +126,13 @@ const OUTCOMES: &[(&str, &str)] = &[
     ("others", "call granted"),
     ("others", "call over"),
     ("others", "call superseded"),
-    ("others", "told of a grant"),
-    ("others", "told of a loss"),
-    ("others", "told of a value"),
-    ("others", "told of a withdrawal"),
-    ("others", "told of the end of a value"),
-    ("others", "told of the end of a wait"),
-    ("others", "told on a sharded channel"),
+    ("others", "notified of a grant"),
+    ("others", "notified of a loss"),
+    ("others", "notified of a value"),
+    ("others", "notified of a withdrawal"),
+    ("others", "notified of the end of a value"),
+    ("others", "notified of the end of a wait"),
+    ("others", "notified on a sharded channel"),
     ("others", "unlock"),
     ("close", "nil"),
     ("fence", "ahead of the clock"),
@@ -178,8 +178,8 @@ fn core_and_model_agree_on_a_long_walk_between_narrow_limits() {
 }
 
 #[test]
-fn core_and_model_agree_on_a_long_walk_where_nobody_minds_deadlocks() {
-    walks(Setup::HEEDLESS, &[]);
+fn core_and_model_agree_on_a_long_walk_without_deadlock_detection() {
+    walks(Setup::NO_DEADLOCK_DETECTION, &[]);
 }
 
 /// Nobody changes keys from outside, though the server restarts sometimes, and
@@ -197,11 +197,11 @@ fn walk_for_permits(seeds: &[u64]) {
 }
 
 #[test]
-fn core_and_model_agree_on_half_a_million_steps_of_those_who_ask_for_permits() {
+fn core_and_model_agree_on_half_a_million_steps_with_permits() {
     walk_for_permits(&SEEDS[..5]);
 }
 
 #[test]
-fn core_and_model_agree_on_half_a_million_more_steps_of_those_who_ask_for_permits() {
+fn core_and_model_agree_on_half_a_million_more_steps_with_permits() {
     walk_for_permits(&SEEDS[5..]);
 }

@@ -59,7 +59,7 @@ pub(crate) struct World<'a> {
     last: u64,
     agenda: BTreeMap<(u64, u64), Happening>,
     pub(crate) server: Server,
-    is_away: bool,
+    is_down: bool,
     pub(crate) clients: Vec<Client>,
     machines: u8,
     wires: BTreeMap<u64, Wire>,
@@ -148,7 +148,7 @@ impl<'a> World<'a> {
             last: 0,
             agenda: BTreeMap::new(),
             server,
-            is_away: false,
+            is_down: false,
             clients: Vec::new(),
             machines: 0,
             wires: BTreeMap::new(),
@@ -222,7 +222,7 @@ impl<'a> World<'a> {
             let ticks = self.clients.iter().enumerate();
             let tick = ticks.map(|(it, client)| (client.deadline.max(client.stopped_until), it));
             let tick = tick.min().filter(|(at, _)| *at != NONE);
-            let server = self.server.next_deadline().filter(|_| !self.is_away);
+            let server = self.server.next_deadline().filter(|_| !self.is_down);
             let all = [next, tick.map(|it| it.0), server];
             let Some(first) = all.into_iter().flatten().min().filter(|it| *it <= end) else {
                 self.now = end;
@@ -376,7 +376,7 @@ impl<'a> World<'a> {
 
     /// The server restarts, with or without its keys.
     pub(crate) fn restarts(&mut self, keeps: bool, time: u64) {
-        if self.is_away {
+        if self.is_down {
             return;
         }
         self.server.set_time(self.now);
@@ -389,7 +389,7 @@ impl<'a> World<'a> {
         for session in sessions {
             self.server_ends(session);
         }
-        self.is_away = true;
+        self.is_down = true;
         self.later(time, Happening::Returns);
     }
 
@@ -408,7 +408,7 @@ impl<'a> World<'a> {
         if stopped_until > self.now {
             return self.later(stopped_until - self.now, happening);
         }
-        let (is_away, is_cut) = (self.is_away, self.wires[&session].is_cut);
+        let (is_down, is_cut) = (self.is_down, self.wires[&session].is_cut);
         let event = match happening {
             Happening::ToClient(_, bytes) => {
                 if is_cut {
@@ -417,7 +417,7 @@ impl<'a> World<'a> {
                 let event = Event::of(11).u64("connection", connection);
                 event.bytes("bytes", &bytes)
             }
-            Happening::Opens(_) if !is_away => {
+            Happening::Opens(_) if !is_down => {
                 if !is_cut {
                     self.server.sessions.insert(session, Session::default());
                 }
@@ -445,7 +445,7 @@ impl<'a> World<'a> {
                 }
             }
             Happening::ToServer(session, bytes) => self.arrives(session, &bytes),
-            Happening::Returns => self.is_away = false,
+            Happening::Returns => self.is_down = false,
             Happening::Closes(client, number) => {
                 if self.clients[client].number == number {
                     self.has_closed(client);

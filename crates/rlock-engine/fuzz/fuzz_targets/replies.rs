@@ -27,7 +27,7 @@ fuzz_target!(|bytes: &[u8]| {
     let piece = bytes.first().map_or(1, |byte| usize::from(byte % 7) + 2);
     for size in [1, piece] {
         let in_pieces = decoded(bytes, size);
-        // What is no number does not equal itself, but is written the same.
+        // NaN does not equal itself, but is written the same.
         if in_pieces != at_once {
             assert_eq!(format!("{in_pieces:?}"), format!("{at_once:?}"));
         }

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::endpoint::connection::{Purpose, What};
+use crate::endpoint::keeper::Outage;
 use crate::endpoint::{ConnectionId, Endpoint, Note, Source, Timer, silent};
 use crate::engine;
 use crate::engine::instant::Instant;
@@ -20,7 +21,7 @@ use crate::wire::topology::{self, Range, Redirect, Standing};
 pub(super) const ASKED_EVERY: Duration = Duration::from_secs(1);
 /// The interval of these questions without a reason for doubt: a client that
 /// waits at a master that was cut off hears nothing of its successor.
-const LOOKED_AT_EVERY: Duration = Duration::from_secs(5);
+const REFRESH_INTERVAL: Duration = Duration::from_secs(5);
 
 pub(super) struct Cluster {
     /// The first servers to ask.
@@ -32,7 +33,9 @@ pub(super) struct Cluster {
     /// The number of refreshes so far.
     refreshes: u64,
     /// Whether answers in progress may already be outdated.
-    is_doubted: bool,
+    is_suspect: bool,
+    /// What the user knows about refreshes without an answer.
+    outage: Outage,
     /// The next regular refresh, and the earliest moment for one.
     next: Instant,
     earliest: Instant,
@@ -61,7 +64,8 @@ impl Cluster {
             addresses: Vec::new(),
             refresh: None,
             refreshes: 0,
-            is_doubted: false,
+            is_suspect: false,
+            outage: Outage::default(),
             next: Instant::from_nanos(0),
             earliest: Instant::from_nanos(0),
         }
@@ -117,12 +121,12 @@ impl Endpoint {
     }
 
     /// Notes that the routes may be wrong.
-    pub(super) fn doubt(&mut self, now: Instant) {
+    pub(super) fn suspect_routes(&mut self, now: Instant) {
         let Some(cluster) = self.as_cluster() else {
             return;
         };
         if cluster.refresh.is_some() {
-            cluster.is_doubted = true;
+            cluster.is_suspect = true;
             return;
         }
         let next = cluster.earliest.max(now);
@@ -137,7 +141,7 @@ impl Endpoint {
             return;
         }
         if error.code == "CLUSTERDOWN" {
-            self.doubt(now);
+            self.suspect_routes(now);
         }
         if let Some(redirect) = topology::redirect(error)
             && !redirect.is_once
@@ -148,7 +152,7 @@ impl Endpoint {
                 .handle(now, engine::Event::SlotMoved { slot, node });
             self.questions_go_on(now);
             self.watches_go_on(now);
-            self.doubt(now);
+            self.suspect_routes(now);
         }
     }
 
@@ -215,7 +219,13 @@ impl Endpoint {
         }
     }
 
-    pub(super) fn slots_said(&mut self, now: Instant, id: ConnectionId, number: u64, frame: Frame) {
+    pub(super) fn slots_reply(
+        &mut self,
+        now: Instant,
+        id: ConnectionId,
+        number: u64,
+        frame: Frame,
+    ) {
         let Some(connection) = self.connections.get(&id) else {
             return;
         };
@@ -315,26 +325,34 @@ impl Endpoint {
             return;
         };
         cluster.earliest = now + ASKED_EVERY;
-        cluster.next = match std::mem::take(&mut cluster.is_doubted) {
+        cluster.next = match std::mem::take(&mut cluster.is_suspect) {
             true => cluster.earliest,
-            false => now + LOOKED_AT_EVERY,
+            false => now + REFRESH_INTERVAL,
         };
         let next = cluster.next;
+        let found = refresh.best.ok_or(Failure::NoneOf {
+            what: "no server reports the slots",
+            failures: refresh.failures,
+        });
+        let is_news = match &found {
+            Ok(_) => {
+                cluster.outage = Outage::default();
+                false
+            }
+            Err(failure) => cluster.outage.is_news(failure),
+        };
         self.timers.insert((next, Timer::Cluster));
-        match refresh.best {
-            Some((_, routes)) => {
+        match found {
+            Ok((_, routes)) => {
                 self.engine.handle(now, engine::Event::Routes(routes));
                 self.questions_go_on(now);
                 self.watches_go_on(now);
                 self.start_at_nodes(now);
             }
-            None => {
-                let failure = Failure::NoneOf {
-                    what: "no server reports the slots",
-                    failures: refresh.failures,
-                };
-                self.start_at_nobody(&failure);
-                self.note(Note::NoRoutes { failure });
+            Err(failure) => {
+                let ends_start = self.start_at_nobody(&failure);
+                let is_news = is_news && !ends_start;
+                self.note(Note::NoRoutes { failure, is_news });
             }
         }
     }

@@ -30,7 +30,7 @@ pub(super) enum Purpose {
     Main(Node),
     /// Carries requests that wait for replicas, or go to the target of a moving
     /// slot.
-    Beside,
+    Separate,
     /// Asks the Sentinel of that number.
     Sentinel(usize),
     /// Asks one server about the slots.
@@ -120,7 +120,7 @@ pub(super) enum What {
     /// moved.
     Unwatched(Arc<[u8]>),
     /// Replies on a separate connection.
-    Beside,
+    Separate,
     Sentinel,
     /// A reply to `CLUSTER SLOTS` or `CLUSTER INFO`, for the refresh of that number.
     Slots(u64),
@@ -334,7 +334,7 @@ impl Endpoint {
                 }
                 self.main_is_up(now, node, id);
             }
-            Purpose::Beside => self.beside_is_open(now, id),
+            Purpose::Separate => self.separate_is_open(now, id),
             Purpose::Sentinel(_) => self.ask_sentinel(now, id),
             Purpose::Slots => self.ask_for_slots(now, id),
         }
@@ -354,7 +354,7 @@ impl Endpoint {
             Source::Sentinels(_) | Source::Cluster(_)
                 if !connection.greeting.is_master && !self.settings.is_probe =>
             {
-                let why = "the server is no master, though others name it as one";
+                let why = "the server is not a master, although others name it as one";
                 Err(Failure::Io(why.to_owned()))
             }
             _ => Ok(()),
@@ -428,11 +428,11 @@ impl Endpoint {
             }
             What::Question(call) => self.question_is_answered(now, id, call, frame),
             What::Watched(asked) => self.watch_is_refused(now, id, &asked, frame),
-            What::Leader(asked) => self.leader_said(now, id, &asked, frame),
+            What::Leader(asked) => self.leader_reply(now, id, &asked, frame),
             What::Unwatched(_) => {}
-            What::Beside => self.beside_replied(now, id, frame),
-            What::Sentinel => self.sentinel_said(now, id, frame),
-            What::Slots(refresh) => self.slots_said(now, id, refresh, frame),
+            What::Separate => self.separate_replied(now, id, frame),
+            What::Sentinel => self.sentinel_reply(now, id, frame),
+            What::Slots(refresh) => self.slots_reply(now, id, refresh, frame),
             what => {
                 let outcome = connection.greeted(&what, frame);
                 self.greeting_goes_on(now, id, outcome);
@@ -557,7 +557,7 @@ impl Endpoint {
         };
         match connection.purpose {
             Purpose::Main(node) => self.main_ended(now, node, id, connection, failure),
-            Purpose::Beside => self.beside_ended(now, id, &failure),
+            Purpose::Separate => self.separate_ended(now, id, &failure),
             Purpose::Sentinel(number) => self.sentinel_ended(now, number, failure),
             Purpose::Slots => {
                 let address = connection.address.to_string();

@@ -29,6 +29,19 @@ pub(super) struct Keeper {
     pub(super) earlier: Vec<Option<Identity>>,
     /// Why there is no connection.
     failure: Option<Failure>,
+    outage: Outage,
+}
+
+/// What the user knows about the current outage of a server.
+#[derive(Debug, Default)]
+pub(super) enum Outage {
+    /// Nothing. Usually there is none.
+    #[default]
+    Unknown,
+    /// A failure that may pass by itself.
+    Passing,
+    /// A failure that does not pass by itself, such as a wrong password.
+    Lasting,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -61,6 +74,20 @@ pub(super) struct Start {
     failures: Vec<(String, Failure)>,
     /// Whether the question about the module was sent.
     is_checking: bool,
+}
+
+impl Outage {
+    /// Whether the user should learn of this failure too. From then on the user
+    /// knows it.
+    pub(super) fn is_news(&mut self, failure: &Failure) -> bool {
+        let (is_news, known) = match (&self, failure.may_pass()) {
+            (Self::Unknown, true) => (true, Self::Passing),
+            (Self::Unknown | Self::Passing, false) => (true, Self::Lasting),
+            _ => return false,
+        };
+        *self = known;
+        is_news
+    }
 }
 
 impl Keeper {
@@ -104,7 +131,7 @@ impl Endpoint {
         };
         match address {
             Ok(address) => self.connect_to(now, node, address),
-            Err(failure) => self.not_connected(now, node, failure),
+            Err(failure) => self.not_connected(now, node, self.address(node), failure),
         }
     }
 
@@ -120,7 +147,9 @@ impl Endpoint {
         let stage = self.keepers.get(&node).map(|keeper| &keeper.stage);
         match (stage, found) {
             (Some(Stages::Finding), Ok(address)) => self.connect_to(now, node, address),
-            (Some(Stages::Finding), Err(failure)) => self.not_connected(now, node, failure),
+            (Some(Stages::Finding), Err(failure)) => {
+                self.not_connected(now, node, self.address(node), failure);
+            }
             (Some(Stages::Up { main, .. }), Ok(address)) => {
                 let main = *main;
                 let known = self.connections.get(&main);
@@ -129,7 +158,7 @@ impl Endpoint {
                     self.give_up(now, main, super::silent());
                 }
             }
-            // No answer from the Sentinels is no reason to leave a server.
+            // A server is kept if no Sentinel answers.
             _ => {}
         }
     }
@@ -143,6 +172,7 @@ impl Endpoint {
         let keeper = self.keepers.entry(node).or_default();
         keeper.stage = Stages::Up { main, since: now };
         keeper.failure = None;
+        keeper.outage = Outage::Unknown;
         keeper.earlier.drain(..earlier.min(keeper.earlier.len()));
         self.note(Note::Connected { address });
         let up = engine::Event::ConnectionUp {
@@ -169,7 +199,8 @@ impl Endpoint {
     ) {
         let keeper = self.keepers.entry(node).or_default();
         let Stages::Up { since, .. } = keeper.stage else {
-            return self.not_connected(now, node, failure);
+            let address = connection.address.to_string();
+            return self.not_connected(now, node, address, failure);
         };
         // A connection that is closed right after it opened counts as a failure:
         // the server may be a demoted master.
@@ -196,12 +227,15 @@ impl Endpoint {
                 _ => {}
             }
         }
-        self.leave_beside(now, main, &failure);
+        self.leave_separate(now, main, &failure);
     }
 
-    fn not_connected(&mut self, now: Instant, node: Node, failure: Failure) {
+    fn not_connected(&mut self, now: Instant, node: Node, address: String, failure: Failure) {
+        let is_news = self.is_news_of(node, &failure);
         self.note(Note::NotConnected {
+            address,
             failure: failure.clone(),
+            is_news,
         });
         if let Failure::Server(error) = &failure {
             self.redirected(now, error, Some(node));
@@ -216,12 +250,13 @@ impl Endpoint {
         self.keepers.entry(node).or_default().failure = Some(failure.clone());
         self.questions_fail_at(node, &failure);
         if self.is_cluster() {
-            self.doubt(now);
+            self.suspect_routes(now);
             // Before the slots are known, no other server can be asked.
             let routes = self.engine.routes();
             if !routes.has(node) && !routes.nodes().is_empty() {
                 let keeper = self.keepers.entry(node).or_default();
                 (keeper.stage, keeper.attempts, keeper.failure) = (Stages::Idle, 0, None);
+                keeper.outage = Outage::Unknown;
                 let is_left = true;
                 self.engine
                     .handle(now, engine::Event::ConnectionDown { node, is_left });
@@ -230,6 +265,19 @@ impl Endpoint {
         }
         self.pause_keeper(now, node);
         self.start_goes_on(now, node, failure);
+    }
+
+    /// Whether the user should learn of this failure of a server.
+    fn is_news_of(&mut self, node: Node, failure: &Failure) -> bool {
+        // The address of a server without slots is not known yet, or no longer.
+        if self.is_cluster() && !self.engine.routes().has(node) {
+            return false;
+        }
+        let keeper = self.keepers.entry(node).or_default();
+        let is_news = keeper.outage.is_news(failure);
+        // The callers that wait for the start get the failure.
+        let ends_start = !self.is_cluster() && self.start.is_some();
+        is_news && !ends_start
     }
 
     fn pause_keeper(&mut self, now: Instant, node: Node) {
@@ -316,15 +364,15 @@ impl Endpoint {
         }
     }
 
-    /// No server reports the slots.
-    pub(super) fn start_at_nobody(&mut self, failure: &Failure) {
-        if self
-            .start
-            .as_ref()
-            .is_some_and(|start| start.left.is_none())
-        {
+    /// No server reports the slots; whether callers that wait for the start get
+    /// this failure.
+    pub(super) fn start_at_nobody(&mut self, failure: &Failure) -> bool {
+        let start = self.start.as_ref();
+        let ends = start.is_some_and(|start| start.left.is_none());
+        if ends {
             self.start_ends(Err(Error::Connect(failure.clone())));
         }
+        ends
     }
 
     fn start_at_next(&mut self, now: Instant) {

@@ -13,7 +13,7 @@
 //!   owes;
 //! - `keeper`: the main connection of each server, and its replacement;
 //! - `sentinels`, `cluster`: the addresses of the servers;
-//! - `beside`: requests that use separate connections;
+//! - `separate`: requests that use separate connections;
 //! - `questions`: requests that are not about this client's holds;
 //! - `observers`: reports of the leader at a key.
 
@@ -33,15 +33,14 @@ use crate::servers::{Address, Login, Servers};
 use crate::wire::requests;
 use crate::wire::resp::{Command, Frame};
 
-mod beside;
 mod cluster;
 mod connection;
 mod keeper;
 mod observers;
 mod questions;
 mod sentinels;
+mod separate;
 
-use beside::Beside;
 use cluster::Cluster;
 pub use connection::Greeting;
 use connection::{Connection, Expected, Purpose, What};
@@ -51,6 +50,7 @@ pub use observers::{Change, Proclaimed};
 use questions::Question;
 pub use questions::To;
 use sentinels::Sentinels;
+use separate::SeparateConnection;
 
 /// The longest name of a client; its connections and owners begin with the name.
 const NAME_LEN_MAX: usize = 64;
@@ -298,10 +298,16 @@ pub enum Note {
         /// Where it is.
         address: String,
     },
-    /// A server cannot be asked yet.
+    /// A server cannot be asked yet. It is tried again.
     NotConnected {
+        /// Where it is.
+        address: String,
         /// Why.
         failure: Failure,
+        /// Whether the user should know. This is so once per outage, and once
+        /// more when a failure follows that does not pass by itself. It is not so
+        /// if the failure ends [`Event::Start`].
+        is_news: bool,
     },
     /// A server can no longer be asked.
     Lost {
@@ -314,10 +320,13 @@ pub enum Note {
     NamedElsewhere,
     /// A server sent a message that this client does not understand.
     UnknownMessage(Vec<u8>),
-    /// No server reports the slots.
+    /// No server reports the slots. They are asked again.
     NoRoutes {
         /// Why.
         failure: Failure,
+        /// Whether the user should know, as for
+        /// [`NotConnected`](Self::NotConnected).
+        is_news: bool,
     },
 }
 
@@ -352,7 +361,7 @@ pub struct Endpoint {
     /// The watches that are retried, and when.
     paused_watches: BTreeSet<(Instant, Arc<[u8]>)>,
     observers: BTreeMap<Id, Arc<[u8]>>,
-    beside: Vec<Beside>,
+    separate: Vec<SeparateConnection>,
     start: Option<Start>,
     timers: BTreeSet<(Instant, Timer)>,
     actions: VecDeque<Action>,
@@ -400,7 +409,7 @@ impl Endpoint {
             watches: BTreeMap::new(),
             paused_watches: BTreeSet::new(),
             observers: BTreeMap::new(),
-            beside: Vec::new(),
+            separate: Vec::new(),
             start: None,
             timers: BTreeSet::new(),
             actions: VecDeque::new(),
@@ -598,8 +607,8 @@ impl Endpoint {
     /// Sends a request by a connection. If that has already ended, the request
     /// fails as if it ended now.
     fn send(&mut self, now: Instant, id: Id, main: ConnectionId, request: Request) {
-        if request.goes_beside() {
-            return self.send_beside(now, id, main, request);
+        if request.is_separate() {
+            return self.send_separately(now, id, main, request);
         }
         let Some(connection) = self.connections.get_mut(&main) else {
             return self.answered(now, id, Err(Fault::Broken(silent())));
@@ -659,7 +668,7 @@ impl Endpoint {
             self.actions.push_back(Action::Close { connection });
         }
         self.timers.clear();
-        self.beside.clear();
+        self.separate.clear();
         self.keepers.clear();
         self.start_ends(Err(Error::Closed));
         self.watches_are_closed();

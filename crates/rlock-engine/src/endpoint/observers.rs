@@ -52,7 +52,7 @@ struct Known {
 
 impl Known {
     /// Takes a message; whether it is news.
-    fn told(&mut self, fence: u64, value: Option<&[u8]>) -> bool {
+    fn update(&mut self, fence: u64, value: Option<&[u8]>) -> bool {
         if fence < self.fence || (fence == self.fence && self.is_over) {
             return false;
         }
@@ -64,9 +64,9 @@ impl Known {
     /// Takes the answer to the question for the leader. A server that has
     /// forgotten the last leader does not bring back an earlier one.
     fn answered(&mut self, leader: Option<Proclaimed>) {
-        let is_heard =
+        let is_newer =
             |it: &Proclaimed| it.fence > self.fence || (it.fence == self.fence && !self.is_over);
-        let leader = leader.filter(is_heard);
+        let leader = leader.filter(is_newer);
         if let Some(leader) = &leader {
             (self.fence, self.is_over) = (leader.fence, false);
         }
@@ -113,9 +113,9 @@ impl Endpoint {
         }
         self.observers.insert(observer, Arc::clone(&key));
         if let Some(watch) = self.watches.get_mut(&key) {
-            let is_told = watch.stage == Stage::Followed;
-            watch.observers.insert(observer, is_told);
-            if is_told {
+            let is_notified = watch.stage == Stage::Followed;
+            watch.observers.insert(observer, is_notified);
+            if is_notified {
                 let (leader, missed) = (watch.known.leader.clone(), false);
                 self.observed(observer, Ok(Change { leader, missed }));
             }
@@ -289,12 +289,12 @@ impl Endpoint {
         frame: Frame,
     ) {
         if let Frame::Error(error) = frame {
-            self.watch_failed(now, main, (key, *attempt), Fault::from(error));
+            self.watch_failed(now, main, (key, *attempt), Fault::of(error, &[key]));
         }
     }
 
     /// The server has answered who the leader is, or why it does not say.
-    pub(super) fn leader_said(
+    pub(super) fn leader_reply(
         &mut self,
         now: Instant,
         main: ConnectionId,
@@ -302,7 +302,7 @@ impl Endpoint {
         frame: Frame,
     ) {
         let info = match frame {
-            Frame::Error(error) => Err(Fault::from(error)),
+            Frame::Error(error) => Err(Fault::of(error, &[key])),
             frame => inspect::info(&frame).map_err(Fault::Refused),
         };
         let info = match info {
@@ -319,10 +319,10 @@ impl Endpoint {
         }));
         let leader = watch.known.leader.clone();
         let observers = watch.observers.iter_mut();
-        let told: Vec<_> = observers
-            .map(|(observer, is_told)| (*observer, std::mem::replace(is_told, true)))
+        let notified: Vec<_> = observers
+            .map(|(observer, is_notified)| (*observer, std::mem::replace(is_notified, true)))
             .collect();
-        for (observer, missed) in told {
+        for (observer, missed) in notified {
             let leader = leader.clone();
             self.observed(observer, Ok(Change { leader, missed }));
         }
@@ -392,14 +392,14 @@ impl Endpoint {
             let Some(watch) = watch.filter(|watch| watch.main == Some(main)) else {
                 continue;
             };
-            let is_new = watch.known.told(fence, value);
+            let is_new = watch.known.update(fence, value);
             // The answer to the question covers earlier messages.
             if watch.stage != Stage::Followed || !is_new {
                 continue;
             }
             let (leader, missed) = (watch.known.leader.clone(), false);
-            let told: Vec<Id> = watch.observers.keys().copied().collect();
-            for observer in told {
+            let notified: Vec<Id> = watch.observers.keys().copied().collect();
+            for observer in notified {
                 let leader = leader.clone();
                 self.observed(observer, Ok(Change { leader, missed }));
             }
@@ -424,7 +424,7 @@ impl Endpoint {
             if let Some(watch) = watch.filter(|watch| watch.main == Some(main)) {
                 watch.main = None;
                 self.watch_later(now, &key);
-                self.doubt(now);
+                self.suspect_routes(now);
             }
         }
     }
@@ -440,23 +440,23 @@ mod tests {
     }
 
     #[test]
-    fn who_leads_follows_the_largest_fence() {
+    fn leader_follows_the_largest_fence() {
         let mut known = Known::default();
-        assert!(known.told(7, Some(b"a")));
-        assert!(!known.told(7, Some(b"a")), "the same again");
-        assert!(known.told(7, Some(b"b")), "another value");
-        assert!(!known.told(6, Some(b"c")) && !known.told(6, None));
+        assert!(known.update(7, Some(b"a")));
+        assert!(!known.update(7, Some(b"a")), "the same again");
+        assert!(known.update(7, Some(b"b")), "another value");
+        assert!(!known.update(6, Some(b"c")) && !known.update(6, None));
         assert_eq!(leader(&known), Some((7, &b"b"[..])));
-        assert!(known.told(7, None));
-        assert!(!known.told(7, Some(b"b")), "it has ended");
+        assert!(known.update(7, None));
+        assert!(!known.update(7, Some(b"b")), "it has ended");
         assert_eq!(leader(&known), None);
-        assert!(known.told(9, Some(b"")));
-        assert!(known.told(10, None), "its beginning was missed");
-        assert!(!known.told(9, Some(b"d")));
+        assert!(known.update(9, Some(b"")));
+        assert!(known.update(10, None), "its beginning was missed");
+        assert!(!known.update(9, Some(b"d")));
     }
 
     #[test]
-    fn an_answer_never_goes_back() {
+    fn an_answer_never_restores_an_earlier_leader() {
         let of = |fence| {
             let value = b"v".to_vec();
             Some(Proclaimed { fence, value })
@@ -468,12 +468,12 @@ mod tests {
         assert_eq!(leader(&known), None, "one that has forgotten the seventh");
         known.answered(of(7));
         assert_eq!(leader(&known), Some((7, &b"v"[..])));
-        assert!(known.told(7, None));
+        assert!(known.update(7, None));
         known.answered(of(7));
         assert_eq!(leader(&known), None, "the seventh has ended");
         known.answered(of(8));
         known.answered(None);
         assert_eq!(leader(&known), None);
-        assert!(known.told(8, Some(b"w")), "it holds, and publishes again");
+        assert!(known.update(8, Some(b"w")), "it holds, and publishes again");
     }
 }

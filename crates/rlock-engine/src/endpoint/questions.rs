@@ -164,7 +164,13 @@ impl Endpoint {
             return self.question_ends(call, Outcome::Answer(frame));
         }
         let answer = match frame {
-            Frame::Error(error) => Err(Fault::from(error)),
+            Frame::Error(error) => {
+                let keys = match &question.to {
+                    To::Key(key) => vec![&**key],
+                    To::Node(_) => Vec::new(),
+                };
+                Err(Fault::of(error, &keys))
+            }
             frame => Ok(frame),
         };
         if self.is_start(call) {

@@ -89,14 +89,14 @@ impl Sentinels {
     }
 
     /// Notes a Sentinel's answer; whether all have answered.
-    fn said(&mut self, now: Instant, number: usize, said: Result<Named, Failure>) -> bool {
+    fn reply(&mut self, now: Instant, number: usize, result: Result<Named, Failure>) -> bool {
         let (Some(round), Some(sentinel)) = (&mut self.round, self.all.get(number)) else {
             return false;
         };
         if !round.left.remove(&number) {
             return false;
         }
-        match said {
+        match result {
             Ok(named) => {
                 round.until.get_or_insert(now + OTHERS_TIME);
                 let is_newer = |known: &Named| known.epoch < named.epoch;
@@ -165,7 +165,7 @@ impl Endpoint {
         self.has_output(now, id, was_empty);
     }
 
-    pub(super) fn sentinel_said(&mut self, now: Instant, id: ConnectionId, frame: Frame) {
+    pub(super) fn sentinel_reply(&mut self, now: Instant, id: ConnectionId, frame: Frame) {
         let Some(connection) = self.connections.get(&id) else {
             return;
         };
@@ -184,7 +184,7 @@ impl Endpoint {
         };
         let named = Named::read(address, about, &sentinels.master);
         sentinel.replies.clear();
-        if sentinels.said(now, number, named) {
+        if sentinels.reply(now, number, named) {
             return self.round_ends(now);
         }
         let round = sentinels.round.as_ref();
@@ -201,7 +201,7 @@ impl Endpoint {
         let Source::Sentinels(sentinels) = &mut self.source else {
             return;
         };
-        if sentinels.said(now, number, Err(failure)) {
+        if sentinels.reply(now, number, Err(failure)) {
             self.round_ends(now);
         }
     }

@@ -143,7 +143,7 @@ impl Call {
     }
 
     /// When the reply to a request must have arrived.
-    pub(super) fn last_word(&self, deadline: Option<Instant>) -> Option<Instant> {
+    pub(super) fn reply_deadline(&self, deadline: Option<Instant>) -> Option<Instant> {
         let grace = match (self.queueing, &self.phase) {
             (_, Phase::Confirming) if self.terms.replicas > 0 => NOTICE_GRACE + self.replication,
             (Queueing::Try, phase) if !matches!(phase, Phase::Leaving) => Duration::ZERO,
@@ -242,7 +242,7 @@ impl Call {
             // If this is refused, the request for the lock is refused too.
             (Phase::Releasing, Ok(_) | Err(Fault::Refused(_))) => {
                 if let Some((lost, _)) = at.engine.lost_part(at.now, &at.work.claims) {
-                    at.engine.disown(&lost);
+                    at.engine.forget_lost_holds(&lost);
                 }
                 Next::Ask
             }
@@ -404,7 +404,7 @@ impl Call {
                             by: By::Work(at.work.id),
                             node: at.work.node,
                             connection,
-                            goes_beside: false,
+                            is_separate: false,
                             sent: not_before,
                         };
                         self.granted(at, fence, sent)

@@ -407,7 +407,7 @@ impl Engine {
     }
 
     /// Forgets all holds of these keys that the owner has lost.
-    pub(super) fn disown(&mut self, claims: &Claims) {
+    pub(super) fn forget_lost_holds(&mut self, claims: &Claims) {
         for name in claims.names() {
             if let Some(claim) = self.claims.get_mut(name) {
                 claim.hold = None;

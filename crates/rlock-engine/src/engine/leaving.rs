@@ -426,7 +426,7 @@ impl CleanUp {
         }
     }
 
-    /// Only now does the server's report about the hold apply without doubt.
+    /// The server's report about the hold is unambiguous only from now on.
     fn end(&self, engine: &mut Engine) -> Next {
         if let Some(hold) = self.upgraded {
             engine.set_upgrading(hold, false);

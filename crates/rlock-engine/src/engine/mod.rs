@@ -299,7 +299,7 @@ impl Engine {
             by,
             node,
             connection,
-            goes_beside: request.goes_beside(),
+            is_separate: request.is_separate(),
             sent: now,
         };
         self.requests.insert(id, row);
@@ -318,7 +318,7 @@ impl Engine {
         let node = sent.node;
         // A refusal also shows that the connection is alive. A reply by another
         // connection does not.
-        let came_by_it = self.connection(node).is(sent.connection) && !sent.goes_beside;
+        let came_by_it = self.connection(node).is(sent.connection) && !sent.is_separate;
         if came_by_it && !matches!(result, Err(Fault::Broken(_))) {
             let known_good = self.node_state(node).known_good.max(sent.sent);
             self.is_alive(node, known_good, now);

@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_or_open_tag_is_none() {
+    fn an_empty_or_open_tag_does_not_count() {
         assert_ne!(slot_of(b"foo{}{bar}"), slot_of(b"bar"));
         assert_ne!(slot_of(b"foo{bar"), slot_of(b"bar"));
         assert_ne!(slot_of(b"}foo{"), slot_of(b"foo"));

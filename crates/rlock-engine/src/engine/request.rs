@@ -101,9 +101,23 @@ impl Request {
         }
     }
 
+    /// Who asks, and for which keys; none for a heartbeat.
+    pub fn claims(&self) -> Option<&Claims> {
+        match self {
+            Self::Acquire { claims, .. }
+            | Self::Renew { claims, .. }
+            | Self::Release { claims, .. }
+            | Self::ReleaseEach { claims, .. }
+            | Self::Downgrade { claims }
+            | Self::Cancel { claims }
+            | Self::CleanUp { claims, .. } => Some(claims),
+            Self::Ping => None,
+        }
+    }
+
     /// Whether it uses a separate connection, because it waits for replicas. Its
     /// answer, or a missing answer, says nothing about the main connection.
-    pub fn goes_beside(&self) -> bool {
+    pub fn is_separate(&self) -> bool {
         self.replicas() > 0
     }
 
@@ -158,7 +172,7 @@ pub(super) struct Sent {
     pub(super) by: By,
     pub(super) node: Node,
     pub(super) connection: u64,
-    pub(super) goes_beside: bool,
+    pub(super) is_separate: bool,
     pub(super) sent: Instant,
 }
 

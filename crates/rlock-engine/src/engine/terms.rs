@@ -286,8 +286,10 @@ impl Terms {
         lease: Duration,
     ) -> Option<Instant> {
         let period = nanos(self.lease / 3).max(1);
-        let soonest = nanos((sent - taken) + self.lease / 12);
-        let periods = soonest.saturating_sub(phase(hold, period)).div_ceil(period);
+        let earliest = nanos((sent - taken) + self.lease / 12);
+        let periods = earliest
+            .saturating_sub(phase(hold, period))
+            .div_ceil(period);
         let due = phase(hold, period).saturating_add(periods.saturating_mul(period));
         let latest = sent + lease / 12 * 5;
         self.renewed

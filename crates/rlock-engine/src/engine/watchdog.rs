@@ -250,11 +250,11 @@ impl Engine {
                 if attaches && hold.terms.renewed && hold.terms.bound.is_none() =>
             {
                 hold.is_on_its_way = true;
-                return self.renew_besides(now, id, sent);
+                return self.renew_normally(now, id, sent);
             }
             result if attaches => {
                 return match self.attached(now, id, sent, (lease, asked_under), result) {
-                    Ok(()) => self.renew_besides(now, id, sent),
+                    Ok(()) => self.renew_normally(now, id, sent),
                     Err(fault) => self.check_failed(now, id, &fault),
                 };
             }
@@ -306,7 +306,7 @@ impl Engine {
 
     /// Renews a hold normally if it could not be attached or replicas must know
     /// of it.
-    fn renew_besides(&mut self, now: Instant, id: Id, sent: Sent) {
+    fn renew_normally(&mut self, now: Instant, id: Id, sent: Sent) {
         let Some(hold) = self.holds.get(&id) else {
             return;
         };

@@ -185,7 +185,7 @@ impl Work {
         match (self.progress.stage, &self.task) {
             (Stage::Turn | Stage::Connection, _) => deadline,
             (Stage::Pause(end), _) => Some(deadline.map_or(end, |last| end.min(last))),
-            (Stage::Asked(_), Task::Call(call)) => call.last_word(deadline),
+            (Stage::Asked(_), Task::Call(call)) => call.reply_deadline(deadline),
             (Stage::Asked(_), _) if self.progress.is_awaited => deadline,
             // A reply will come, or a report that there is none.
             (Stage::Asked(_), _) => None,

@@ -519,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leader_is_who_holds_a_lock_alone_and_has_published_a_value() {
+    fn a_leader_is_an_exclusive_holder_with_a_published_value() {
         let of = |mode: &str, value: Option<Frame>| {
             let mut holder = vec![
                 ("owner", text("a")),
@@ -588,7 +588,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_of_all_servers_come_first() {
+    fn the_longest_queues_of_all_servers_come_first() {
         let of = |waiters| {
             let mut lock = contended();
             lock[3].1 = Frame::Integer(waiters);
@@ -633,7 +633,7 @@ mod tests {
     }
 
     #[test]
-    fn no_number_is_no_module() {
+    fn no_counters_mean_no_module() {
         assert!(matches!(counters(&text("")), Err(Error::ModuleMissing)));
         let no_text = Frame::Array(vec![Frame::Integer(1)]);
         assert!(matches!(counters(&no_text), Err(Error::Protocol(_))));

@@ -27,13 +27,17 @@ pub fn decode(request: &Request, replies: &[Frame]) -> Result<Reply, Fault> {
         (Request::CleanUp { .. }, Frame::Error(_)) => Ok(Reply::Refused),
         // Each key counts separately: some are not locks.
         (Request::ReleaseEach { .. }, _) => Ok(Reply::Done),
-        (_, Frame::Error(error)) => Err(Fault::from(error.clone())),
-        (_, reply) => said(request, reply).map_err(Fault::Refused),
+        (_, Frame::Error(error)) => {
+            let claims = request.claims();
+            let keys = claims.map_or_else(Vec::new, |claims| claims.keys().collect());
+            Err(Fault::of(error.clone(), &keys))
+        }
+        (_, reply) => read(request, reply).map_err(Fault::Refused),
     }
 }
 
 /// Decodes a reply that is not an error.
-fn said(request: &Request, reply: &Frame) -> Result<Reply, Error> {
+fn read(request: &Request, reply: &Frame) -> Result<Reply, Error> {
     match request {
         Request::Acquire { .. } => match reply {
             Frame::Simple(status) if status == "WAITING" => Ok(Reply::Queued),
@@ -207,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn replies_to_acquire_are_told_apart() {
+    fn replies_to_acquire_are_distinct() {
         let request = Request::Acquire {
             claims: claims(&["k"]),
             ask: Ask::Exclusive,
@@ -216,33 +220,33 @@ mod tests {
             notify: true,
             value: None,
         };
-        let said = |reply: Frame| decode(&request, &[reply]);
-        assert_eq!(said(Frame::Integer(3)).unwrap(), Reply::Fence(3));
-        assert_eq!(said(Frame::Nil).unwrap(), Reply::Nil);
+        let decoded = |reply: Frame| decode(&request, &[reply]);
+        assert_eq!(decoded(Frame::Integer(3)).unwrap(), Reply::Fence(3));
+        assert_eq!(decoded(Frame::Nil).unwrap(), Reply::Nil);
         let waiting = Frame::Simple("WAITING".into());
-        assert_eq!(said(waiting).unwrap(), Reply::Queued);
-        assert!(said(Frame::Integer(-1)).is_err());
-        assert!(said(Frame::Simple("OK".into())).is_err());
-        assert!(matches!(said(error("ASK")), Err(Fault::Moved(_))));
-        assert!(matches!(said(error("READONLY")), Err(Fault::Passing(_))));
-        let denied = said(error("NOPERM"));
+        assert_eq!(decoded(waiting).unwrap(), Reply::Queued);
+        assert!(decoded(Frame::Integer(-1)).is_err());
+        assert!(decoded(Frame::Simple("OK".into())).is_err());
+        assert!(matches!(decoded(error("ASK")), Err(Fault::Moved(_))));
+        assert!(matches!(decoded(error("READONLY")), Err(Fault::Passing(_))));
+        let denied = decoded(error("NOPERM"));
         assert!(matches!(denied, Err(Fault::Refused(Error::Denied(_)))));
     }
 
     #[test]
-    fn of_several_commands_only_what_passes_is_asked_for_again() {
+    fn only_transient_errors_of_several_commands_are_retried() {
         let claims = claims(&["a", "b"]);
         let undo = Undo::Release;
         let clean_up = Request::CleanUp {
             claims: claims.clone(),
             undo,
         };
-        let said = |replies: [Frame; 2]| decode(&clean_up, &replies);
+        let decoded = |replies: [Frame; 2]| decode(&clean_up, &replies);
         let one = Frame::Integer(1);
-        assert_eq!(said([error("ERR"), one.clone()]).unwrap(), Reply::Done);
-        let refused = said([one.clone(), error("WRONGTYPE")]);
+        assert_eq!(decoded([error("ERR"), one.clone()]).unwrap(), Reply::Done);
+        let refused = decoded([one.clone(), error("WRONGTYPE")]);
         assert_eq!(refused.unwrap(), Reply::Refused);
-        let moved = said([error("MOVED"), one.clone()]);
+        let moved = decoded([error("MOVED"), one.clone()]);
         assert!(matches!(moved, Err(Fault::Moved(_))));
         let fence = None;
         let each = Request::ReleaseEach { claims, fence };
@@ -251,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn several_keys_are_all_held_or_it_is_a_no() {
+    fn several_keys_are_all_held_or_the_reply_is_nil() {
         let (claims, known) = (claims(&["a", "b"]), 7);
         let renew = Request::Renew {
             claims: claims.clone(),
@@ -265,15 +269,15 @@ mod tests {
             claims,
             fence: Some(known),
         };
-        let said = |request, held| decode(request, &[Frame::Integer(held)]).unwrap();
-        assert_eq!(said(&renew, 2), Reply::Fence(7));
-        assert_eq!(said(&renew, 1), Reply::Nil);
-        assert_eq!(said(&release, 2), Reply::Done);
-        assert_eq!(said(&release, 1), Reply::Nil);
+        let decoded = |request, held| decode(request, &[Frame::Integer(held)]).unwrap();
+        assert_eq!(decoded(&renew, 2), Reply::Fence(7));
+        assert_eq!(decoded(&renew, 1), Reply::Nil);
+        assert_eq!(decoded(&release, 2), Reply::Done);
+        assert_eq!(decoded(&release, 1), Reply::Nil);
     }
 
     #[test]
-    fn a_server_says_what_it_is() {
+    fn a_server_reports_its_role() {
         let text = |text: &str| Frame::Bulk(text.into());
         let hello = Frame::Map(vec![
             (text("mode"), text("cluster")),
@@ -293,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_malformed_notice_is_none() {
+    fn a_malformed_notice_is_ignored() {
         for message in [
             &b""[..],
             b"grant",
@@ -311,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_is_known_by_its_whole_address() {
+    fn a_connection_is_identified_by_its_whole_address() {
         let info =
             |addr: &str| format!("id=7 addr={addr} laddr={addr} fd=8 name= age=0 db=0 resp=3\n");
         for addr in ["127.0.0.1:45216", "[::1]:45210"] {

@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn a_try_has_no_wait_but_asks_for_loss_notices_where_it_is_listened() {
+    fn a_try_has_no_wait_but_requests_loss_notices_with_a_channel() {
         let request = request(&["k"], Ask::Exclusive, None, Queueing::Try);
         assert_eq!(sent(&request), "RLOCK.ACQUIRE k o 5 NOTIFY c");
         let mut out = Vec::new();
@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn mode_and_bond_are_sent_with_a_request_for_one_key() {
+    fn mode_and_binding_are_sent_with_a_request_for_one_key() {
         let bound = Some(Duration::ZERO);
         let sent = asked(&["k"], Ask::Shared, bound, Queueing::Unlimited);
         assert_eq!(
@@ -476,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn a_renewal_changes_the_bond_only_if_it_is_to() {
+    fn a_renewal_changes_the_binding_only_on_request() {
         for (bound, renewed) in [
             (None, "RLOCK.RENEW k o 5"),
             (Some(Duration::from_millis(7)), "RLOCK.RENEW k o 5 BIND 7"),
@@ -555,7 +555,7 @@ mod tests {
     }
 
     #[test]
-    fn what_replicas_are_to_know_is_written_in_any_case() {
+    fn renewals_for_replicas_are_always_written() {
         for (ms, written) in [
             (5, "RLOCK.RENEW k o 4 FENCE 9; RLOCK.RENEW k o 5 FENCE 9"),
             (1, "RLOCK.RENEW k o 1 FENCE 9; RLOCK.RENEW k o 2 FENCE 9"),

@@ -256,7 +256,7 @@ impl Decoder {
                 let string = count(text, BULK_MAX)?;
                 let start = size;
                 size += string + 2;
-                self.weigh(size)?;
+                self.check_size(size)?;
                 let Some(string) = rest.get(start..size) else {
                     return Ok(None);
                 };
@@ -275,7 +275,7 @@ impl Decoder {
             b'|' => Item::Begun(Kind::Attribute, 2 * count(text, ELEMENTS_MAX)?),
             kind => Item::Whole(scalar(*kind, text)?),
         };
-        self.weigh(size)?;
+        self.check_size(size)?;
         self.bytes += size;
         self.at += size;
         Ok(Some(item))
@@ -302,7 +302,7 @@ impl Decoder {
     }
 
     /// Checks whether the frame may have `more` bytes.
-    fn weigh(&self, more: usize) -> Result<(), Malformed> {
+    fn check_size(&self, more: usize) -> Result<(), Malformed> {
         match self.bytes + more > FRAME_MAX {
             true => Err(Malformed("a reply is too large")),
             false => Ok(()),
@@ -573,7 +573,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_resp_is_refused_and_so_is_all_after_it() {
+    fn invalid_resp_is_refused_with_everything_after_it() {
         let malformed: [&[u8]; 34] = [
             b"\r\n",
             b"\n",
@@ -709,7 +709,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_in_lists_up_to_8_deep() {
+    fn lists_are_nested_at_most_8_deep() {
         let deep = |depth: usize| [&*b"*1\r\n".repeat(depth), b":1\r\n"].concat();
         assert_eq!(whole(&deep(8)).len(), 1);
         assert_eq!(why(&deep(9)), "lists too deep in lists");

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_is_left_out_is_the_one_that_was_asked() {
+    fn an_omitted_host_is_the_asked_server() {
         let reply = Frame::Array(vec![
             range(0, 99, bulk("10.0.0.1")),
             range(100, 200, bulk("")),
@@ -220,11 +220,11 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_word_of_those_that_serve_is_believed() {
-        let said = |lines: &str| standing(&bulk(lines));
-        let cut_off = said("cluster_state:fail\r\ncluster_current_epoch:9\r\n");
-        let before = said("cluster_state:ok\r\ncluster_current_epoch:7\r\n");
-        let now = said("cluster_state:ok\r\ncluster_size:3\r\ncluster_current_epoch:8\r\n");
+    fn the_newest_answer_of_a_server_in_service_counts() {
+        let read_info = |lines: &str| standing(&bulk(lines));
+        let cut_off = read_info("cluster_state:fail\r\ncluster_current_epoch:9\r\n");
+        let before = read_info("cluster_state:ok\r\ncluster_current_epoch:7\r\n");
+        let now = read_info("cluster_state:ok\r\ncluster_size:3\r\ncluster_current_epoch:8\r\n");
         assert!(standing(&Frame::Nil) < cut_off && cut_off < before && before < now);
     }
 
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_a_failure() {
+    fn an_invalid_address_is_a_failure() {
         let read = |address: Frame| Named::read(&address, &Frame::Nil, "main").unwrap_err();
         assert!(matches!(read(Frame::Nil), Failure::Io(_)));
         assert_eq!(read(Frame::Error(error())), Failure::Server(error()));

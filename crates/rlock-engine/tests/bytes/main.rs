@@ -16,7 +16,7 @@ fn no_two_hold_and_no_call_hangs_behind_sentinels() {
 }
 
 #[test]
-fn nor_in_a_cluster_whose_slots_move() {
+fn no_two_hold_and_no_call_hangs_in_a_cluster_whose_slots_move() {
     let seen = play(Kind::Cluster, 50);
     assert!(seen.moves >= 100, "{seen:?}");
 }

@@ -96,7 +96,7 @@ struct Observer {
     /// The largest fence, whether it is known to have ended, and the value.
     fence: u64,
     leader: Option<(u64, Vec<u8>)>,
-    is_told: bool,
+    is_notified: bool,
 }
 
 #[derive(Default)]
@@ -228,10 +228,10 @@ impl World {
             0 => self.cut(client),
             1 if self.kind == Kind::Sentinels => self.fails_over(),
             1 => self.moves(),
-            2 => self.wonders(client),
+            2 => self.queries(client),
             3 => self.gives_up(client, actor),
             4 => self.observes(client),
-            5 => self.looks_away(client),
+            5 => self.stops_observing(client),
             _ => self.acts(client, actor),
         }
     }
@@ -243,7 +243,7 @@ impl World {
             for client in 0..CLIENTS {
                 // A client without requests does not notice that a connection is
                 // silent.
-                self.wonders(client);
+                self.queries(client);
                 for actor in 0..ACTORS {
                     if matches!(self.clients[client].actors[actor], Actor::Holds(..)) {
                         self.acts(client, actor);
@@ -274,7 +274,7 @@ impl World {
         }
         for client in 0..CLIENTS {
             while !self.clients[client].observers.is_empty() {
-                self.looks_away(client);
+                self.stops_observing(client);
             }
         }
         // A quiet connection gets a heartbeat within this time.
@@ -315,19 +315,19 @@ impl World {
             return;
         }
         let observer = this.endpoint.next_id();
-        let (fence, leader, is_told) = (0, None, false);
+        let (fence, leader, is_notified) = (0, None, false);
         let it = Observer {
             key,
             fence,
             leader,
-            is_told,
+            is_notified,
         };
         this.observers.insert(observer, it);
         let key = key.as_bytes().into();
         self.tell(client, Event::Observe { observer, key });
     }
 
-    fn looks_away(&mut self, client: usize) {
+    fn stops_observing(&mut self, client: usize) {
         let observers = &self.clients[client].observers;
         let which = observers.len() as u64;
         let which = self.below(which) as usize;
@@ -345,10 +345,10 @@ impl World {
         let observers = &mut self.clients[client].observers;
         let it = observers.get_mut(&observer).expect("it observes");
         let leader = change.leader.map(|it| (it.fence, it.value));
-        let is_first = !std::mem::replace(&mut it.is_told, true);
+        let is_first = !std::mem::replace(&mut it.is_notified, true);
         assert!(!(is_first && change.missed), "nothing was missed before");
         let is_news = is_first || change.missed || leader != it.leader;
-        assert!(is_news, "told again: {leader:?}");
+        assert!(is_news, "reported again: {leader:?}");
         if let Some((fence, _)) = leader {
             assert!(fence >= it.fence, "{fence} after {}", it.fence);
             it.fence = fence;
@@ -457,7 +457,7 @@ impl World {
         }
     }
 
-    fn wonders(&mut self, client: usize) {
+    fn queries(&mut self, client: usize) {
         let key = KEYS[self.below(3) as usize];
         let mut command = Command::new("RLOCK.INFO");
         command.arg(key);
@@ -580,11 +580,11 @@ impl World {
         };
         self.wires.insert(session, wire);
         let late = self.delay();
-        let is_away = self.servers.get(host).is_some_and(|server| server.is_away);
+        let is_down = self.servers.get(host).is_some_and(|server| server.is_down);
         match self.below(30) {
             // The server does not answer at all.
             0 if !self.is_ending => self.wires.get_mut(&session).unwrap().is_cut = true,
-            _ if is_away => self.later(late, Happening::Refused(session)),
+            _ if is_down => self.later(late, Happening::Refused(session)),
             _ => self.later(late, Happening::Opens(session)),
         }
     }
@@ -666,7 +666,7 @@ impl World {
         let now = self.now;
         let old = self.master;
         self.servers[old].set_time(now);
-        self.servers[old].is_away = true;
+        self.servers[old].is_down = true;
         let keys = std::mem::take(&mut self.servers[old].core.store);
         self.servers[old].becomes(false, Store::default());
         self.has_acted(old);
@@ -855,7 +855,7 @@ impl World {
                 }
             }
             Happening::Returns(server) => {
-                self.servers[server].is_away = false;
+                self.servers[server].is_down = false;
                 self.is_failing = false;
             }
             Happening::Named(sentinel) => {
@@ -876,7 +876,7 @@ impl World {
         for words in commands(&mut wire.decoder, bytes) {
             let reply = match self.servers.get_mut(host) {
                 None => self.sentinel_says(host - 2, &words),
-                Some(server) if server.is_away => return,
+                Some(server) if server.is_down => return,
                 Some(server) => {
                     server.set_time(now);
                     let reply = self.answer(host, session, &words);
@@ -998,7 +998,7 @@ impl World {
                 .filter_map(|(it, client)| Some((client.endpoint.next_deadline()?.nanos(), it)));
             let tick = ticks.min();
             let servers = self.servers.iter().enumerate();
-            let server = servers.filter(|(_, server)| !server.is_away);
+            let server = servers.filter(|(_, server)| !server.is_down);
             let server = server.filter_map(|(it, server)| Some((server.next_deadline()?, it)));
             let server = server.min();
             let all = [next, tick.map(|it| it.0), server.map(|it| it.0)];

@@ -30,9 +30,9 @@ fn started() -> Played {
     let mut it = Played::new("redis+cluster://s:7");
     it.start();
     it.greeted(1);
-    it.said();
-    it.hears(1, two() + &info("ok", 1));
-    assert_eq!(it.said(), ["close 1", "connect 2 to m:7"]);
+    it.actions();
+    it.receives(1, two() + &info("ok", 1));
+    assert_eq!(it.actions(), ["close 1", "connect 2 to m:7"]);
     it
 }
 
@@ -53,8 +53,8 @@ pub(crate) fn connected() -> Played {
 fn the_channel_is_in_a_slot_of_its_server() {
     let mut it = started();
     it.opens(2);
-    let said = it.said();
-    assert_eq!(said.last().unwrap(), "2 SSUBSCRIBE rlock:client:{2}:c");
+    let actions = it.actions();
+    assert_eq!(actions.last().unwrap(), "2 SSUBSCRIBE rlock:client:{2}:c");
 }
 
 #[test]
@@ -62,29 +62,29 @@ fn a_call_that_begins_before_the_slots_are_known_waits_for_them() {
     let mut it = Played::new("redis+cluster://s:7");
     it.asks("a");
     it.greeted(1);
-    it.hears(1, two() + &info("ok", 1));
+    it.receives(1, two() + &info("ok", 1));
     assert_eq!(it.did().last().unwrap(), "connect 2 to n:7");
 }
 
 #[test]
-fn a_seed_that_is_dead_is_passed_over() {
+fn an_unreachable_seed_is_skipped() {
     let mut it = Played::new("redis+cluster://dead:7,s:7");
     it.start();
-    assert_eq!(it.said(), ["connect 1 to dead:7"]);
+    assert_eq!(it.actions(), ["connect 1 to dead:7"]);
     it.passes(1000);
-    assert_eq!(it.said(), ["close 1", "connect 2 to s:7"]);
+    assert_eq!(it.actions(), ["close 1", "connect 2 to s:7"]);
     it.greeted(2);
-    it.hears(2, two() + &info("ok", 1));
+    it.receives(2, two() + &info("ok", 1));
     assert_eq!(it.did(), ["close 2", "connect 3 to m:7"]);
 }
 
 #[test]
-fn a_cluster_that_nobody_tells_of_is_not_connected_to() {
+fn a_cluster_that_no_seed_reports_is_not_connected() {
     let mut it = Played::new("redis+cluster://s:7,t:7");
     it.start();
     it.greeted_but(1, "HELLO", "-NOAUTH who\r\n");
     it.greeted(2);
-    it.hears(
+    it.receives(
         2,
         "-ERR This instance has cluster support disabled\r\n".repeat(2),
     );
@@ -96,7 +96,7 @@ fn a_cluster_that_nobody_tells_of_is_not_connected_to() {
 }
 
 #[test]
-fn one_that_fails_again_and_again_takes_no_other_ones_turn() {
+fn a_failing_server_takes_no_other_servers_turn() {
     let mut it = started();
     it.ends(2);
     let did = it.did();
@@ -117,9 +117,9 @@ fn one_that_fails_again_and_again_takes_no_other_ones_turn() {
 }
 
 #[test]
-fn a_cluster_of_which_no_server_answers_is_not_connected_to() {
+fn a_cluster_without_answering_servers_is_not_connected() {
     let mut it = started();
-    it.said();
+    it.actions();
     // Seeds keep naming the masters, which stay silent.
     let mut outcome = None;
     for _ in 0..300 {
@@ -128,7 +128,7 @@ fn a_cluster_of_which_no_server_answers_is_not_connected_to() {
             if line.starts_with("connect") && line.ends_with("s:7") {
                 let number = it.connections();
                 it.greeted(number);
-                it.hears(number, two() + &info("ok", 1));
+                it.receives(number, two() + &info("ok", 1));
             }
             if line.starts_with("call 1") {
                 outcome.get_or_insert(line);
@@ -143,54 +143,63 @@ fn a_cluster_of_which_no_server_answers_is_not_connected_to() {
 }
 
 #[test]
-fn what_has_moved_is_asked_at_its_new_server() {
+fn a_moved_key_is_requested_at_its_new_server() {
     let mut it = connected();
     it.asks("a");
-    it.said();
-    it.hears(3, "-MOVED 15495 m:7\r\n");
+    it.actions();
+    it.receives(3, "-MOVED 15495 m:7\r\n");
     it.answers(2, "RLOCK.RENEW a o2", ":9\r\n");
     it.answers(2, "RLOCK.ACQUIRE a o3", ":5\r\n");
-    let said = it.said();
-    assert!(said.contains(&"call 3: granted 5".to_owned()), "{said:?}");
+    let actions = it.actions();
+    assert!(
+        actions.contains(&"call 3: granted 5".to_owned()),
+        "{actions:?}"
+    );
     // Now the addresses of all the others are in doubt too.
     it.passes(1000);
-    let said = it.said();
-    assert!(said.contains(&"2 CLUSTER SLOTS".to_owned()), "{said:?}");
+    let actions = it.actions();
+    assert!(
+        actions.contains(&"2 CLUSTER SLOTS".to_owned()),
+        "{actions:?}"
+    );
 }
 
 #[test]
-fn a_question_goes_where_its_key_has_gone() {
+fn a_question_follows_its_key() {
     let mut it = connected();
     it.ends(3);
-    it.wonders("a");
+    it.queries("a");
     it.passes(20);
     it.ends(4);
-    it.said();
+    it.actions();
     // Nobody is left there; the others know who has its slots.
     it.passes(1000);
-    it.hears(2, slots(&[(0, 16383, "m")]) + &info("ok", 2));
-    let said = it.said();
-    assert!(said.contains(&"2 RLOCK.INFO a".to_owned()), "{said:?}");
+    it.receives(2, slots(&[(0, 16383, "m")]) + &info("ok", 2));
+    let actions = it.actions();
+    assert!(
+        actions.contains(&"2 RLOCK.INFO a".to_owned()),
+        "{actions:?}"
+    );
 }
 
 #[test]
-fn a_release_follows_a_slot_that_is_on_its_way() {
+fn a_release_follows_a_moving_slot() {
     let mut it = connected();
     it.releases();
-    it.said();
+    it.actions();
     it.answers(3, "RLOCK.RELEASE", "-ASK 15495 m:7\r\n");
-    assert_eq!(it.said(), ["connect 4 to m:7"]);
+    assert_eq!(it.actions(), ["connect 4 to m:7"]);
     it.greeted(4);
-    let said = it.said();
+    let actions = it.actions();
     let asked = ["4 ASKING", "4 RLOCK.RELEASE a o2 ALL FENCE 9"];
-    assert_eq!(said[said.len() - 2..], asked);
-    it.hears(4, "+OK\r\n:1\r\n");
-    assert_eq!(it.said(), ["close 4", "call 3: done"]);
+    assert_eq!(actions[actions.len() - 2..], asked);
+    it.receives(4, "+OK\r\n:1\r\n");
+    assert_eq!(it.actions(), ["close 4", "call 3: done"]);
 }
 
 /// It would bind the hold to its connection, and end with that.
 #[test]
-fn a_renewal_of_a_bound_hold_follows_no_slot_that_is_on_its_way() {
+fn a_renewal_of_a_bound_hold_does_not_follow_a_moving_slot() {
     let mut it = connected();
     let bound = Terms::new().bound(Duration::from_secs(60)).unwrap();
     it.asks_on("{a}b", bound);
@@ -207,17 +216,17 @@ fn a_renewal_of_a_bound_hold_follows_no_slot_that_is_on_its_way() {
 }
 
 #[test]
-fn where_a_slot_is_going_has_a_second_to_answer() {
+fn the_target_of_a_moving_slot_has_a_second_to_answer() {
     let mut it = connected();
     it.releases();
     it.answers(3, "RLOCK.RELEASE", "-ASK 15495 x:7\r\n");
-    it.said();
+    it.actions();
     it.passes(1000);
     assert!(it.did().contains(&"close 4".to_owned()));
     // The client asks the server that still has the slot again.
     it.passes(20);
     it.answers(3, "RLOCK.RELEASE", "-ASK 15495 x:7\r\n");
-    it.said();
+    it.actions();
     it.greeted(it.connections());
     it.passes(999);
     assert!(!it.did().iter().any(|line| line.starts_with("close")));
@@ -227,9 +236,9 @@ fn where_a_slot_is_going_has_a_second_to_answer() {
 }
 
 #[test]
-fn a_server_whose_slot_of_the_channel_moves_is_connected_to_anew() {
+fn a_server_is_reconnected_when_the_slot_of_its_channel_moves() {
     let mut it = connected();
-    it.hears(
+    it.receives(
         3,
         format!(
             ">3\r\n{}{}:0\r\n",
@@ -244,37 +253,46 @@ fn a_server_whose_slot_of_the_channel_moves_is_connected_to_anew() {
     assert_eq!(did[1], "close 4", "{did:?}");
     it.passes(100);
     it.opens(5);
-    let said = it.said();
-    assert!(said.last().unwrap().starts_with("5 SSUBSCRIBE"), "{said:?}");
+    let actions = it.actions();
+    assert!(
+        actions.last().unwrap().starts_with("5 SSUBSCRIBE"),
+        "{actions:?}"
+    );
 }
 
 #[test]
-fn a_cluster_that_is_down_is_asked_where_its_slots_are() {
+fn a_down_cluster_is_asked_for_its_slots() {
     let mut it = connected();
     it.passes(1000);
     it.asks("b");
-    it.said();
+    it.actions();
     it.answers(2, "RLOCK.ACQUIRE", "-CLUSTERDOWN The cluster is down\r\n");
-    let said = it.said();
-    assert!(said.contains(&"2 CLUSTER SLOTS".to_owned()), "{said:?}");
-    assert!(said.contains(&"3 CLUSTER SLOTS".to_owned()), "{said:?}");
+    let actions = it.actions();
+    assert!(
+        actions.contains(&"2 CLUSTER SLOTS".to_owned()),
+        "{actions:?}"
+    );
+    assert!(
+        actions.contains(&"3 CLUSTER SLOTS".to_owned()),
+        "{actions:?}"
+    );
     // A server that serves nothing is less reliable, however new its report.
-    it.hears(2, slots(&[(0, 16383, "m")]) + &info("fail", 9));
-    it.hears(3, slots(&[(0, 16383, "n")]) + &info("ok", 2));
+    it.receives(2, slots(&[(0, 16383, "m")]) + &info("fail", 9));
+    it.receives(3, slots(&[(0, 16383, "n")]) + &info("ok", 2));
     it.passes(20);
-    let said = it.said();
+    let actions = it.actions();
     let asked = |line: &String| line.starts_with("3 RLOCK.ACQUIRE b");
-    assert!(said.iter().any(asked), "{said:?}");
+    assert!(actions.iter().any(asked), "{actions:?}");
 }
 
 #[test]
-fn a_late_answer_about_slots_is_no_answer_to_the_next_question() {
+fn a_late_answer_about_slots_does_not_answer_the_next_question() {
     let mut it = started();
     it.greeted(2);
     it.answers(2, "RLOCK.HELP", "*0\r\n");
     it.passes(5000);
     // It sends the first half in time, and nobody else sends anything.
-    it.hears(2, two());
+    it.receives(2, two());
     it.passes(1000);
     for number in 3..=5 {
         it.ends(number);
@@ -282,14 +300,14 @@ fn a_late_answer_about_slots_is_no_answer_to_the_next_question() {
     let no_routes = it.did().pop().unwrap();
     assert!(no_routes.starts_with("no routes"), "{no_routes}");
     it.asks("b");
-    it.hears(2, info("ok", 1));
-    it.hears(2, "-CLUSTERDOWN The cluster is down\r\n");
+    it.receives(2, info("ok", 1));
+    it.receives(2, "-CLUSTERDOWN The cluster is down\r\n");
     it.passes(1000);
-    it.said();
-    it.hears(2, ":9\r\n");
-    it.hears(2, slots(&[(0, 16383, "m")]) + &info("ok", 2));
+    it.actions();
+    it.receives(2, ":9\r\n");
+    it.receives(2, slots(&[(0, 16383, "m")]) + &info("ok", 2));
     assert_eq!(it.did(), ["call 2: granted 9"]);
     it.asks("a");
-    let said = it.said();
-    assert!(said[0].starts_with("2 RLOCK.ACQUIRE a"), "{said:?}");
+    let actions = it.actions();
+    assert!(actions[0].starts_with("2 RLOCK.ACQUIRE a"), "{actions:?}");
 }

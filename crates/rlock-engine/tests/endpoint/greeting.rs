@@ -5,10 +5,10 @@ use std::time::Duration;
 use crate::played::{Played, RESPONSE, bulk, push};
 
 #[test]
-fn a_connection_is_used_once_its_subscription_is_confirmed() {
+fn a_connection_is_used_only_after_its_subscription_is_confirmed() {
     let mut it = Played::new("redis://u:p@h:1/2");
     it.start();
-    assert_eq!(it.said(), ["connect 1 to h:1"]);
+    assert_eq!(it.actions(), ["connect 1 to h:1"]);
     it.asks("k");
     it.opens(1);
     let greeting = [
@@ -19,19 +19,22 @@ fn a_connection_is_used_once_its_subscription_is_confirmed() {
         "1 CLIENT INFO",
         "1 SUBSCRIBE rlock:client:c",
     ];
-    assert_eq!(it.said(), greeting);
-    it.hears(1, "%1\r\n+role\r\n+master\r\n+OK\r\n+OK\r\n+OK\r\n");
-    it.hears(1, bulk("id=7 addr=a:1 laddr=b:1 fd=8"));
-    assert_eq!(it.said(), [""; 0]);
-    it.hears(1, push(&["subscribe", "rlock:client:c", ""]));
+    assert_eq!(it.actions(), greeting);
+    it.receives(1, "%1\r\n+role\r\n+master\r\n+OK\r\n+OK\r\n+OK\r\n");
+    it.receives(1, bulk("id=7 addr=a:1 laddr=b:1 fd=8"));
+    assert_eq!(it.actions(), [""; 0]);
+    it.receives(1, push(&["subscribe", "rlock:client:c", ""]));
     let asked = "1 RLOCK.ACQUIRE k o2 30000 WAIT 60000 KEEP 10000 NOTIFY rlock:client:c";
-    let said = it.said();
-    assert!(said.contains(&asked.to_owned()), "{said:?}");
-    assert!(said.contains(&"1 RLOCK.HELP ?".to_owned()), "{said:?}");
+    let actions = it.actions();
+    assert!(actions.contains(&asked.to_owned()), "{actions:?}");
+    assert!(
+        actions.contains(&"1 RLOCK.HELP ?".to_owned()),
+        "{actions:?}"
+    );
 }
 
 #[test]
-fn what_refuses_the_greeting_refuses_the_connection() {
+fn a_refused_greeting_refuses_the_connection() {
     let refusals = [
         (
             "HELLO",
@@ -40,10 +43,6 @@ fn what_refuses_the_greeting_refuses_the_connection() {
         ("HELLO", "WRONGPASS invalid username-password pair"),
         ("HELLO", "ERR unknown command 'HELLO'"),
         ("SELECT", "ERR DB index is out of range"),
-        (
-            "SUBSCRIBE",
-            "NOPERM this user has no permissions to access a channel",
-        ),
     ];
     for (command, error) in refusals {
         let mut it = Played::new("redis://h:1/9");
@@ -56,7 +55,19 @@ fn what_refuses_the_greeting_refuses_the_connection() {
 }
 
 #[test]
-fn a_user_that_may_not_be_known_by_its_connection_can_lock() {
+fn a_refused_subscription_names_the_pattern_that_is_needed() {
+    let mut it = Played::new("redis://h:1");
+    it.start();
+    let refused = "NOPERM No permissions to access a channel";
+    it.greeted_but(1, "SUBSCRIBE", &format!("-{refused}\r\n"));
+    let outcome = it.did().pop().unwrap();
+    let rule = "the user's ACL needs &rlock:client:*";
+    let begin = format!("call 1: cannot connect to the server: {refused}; {rule}");
+    assert!(outcome.starts_with(&begin), "{outcome}");
+}
+
+#[test]
+fn a_user_without_permission_for_client_info_can_lock() {
     for command in ["CLIENT", "CLIENT INFO", "CLIENT SETINFO"] {
         let mut it = Played::new("redis://h:1");
         it.start();
@@ -67,37 +78,37 @@ fn a_user_that_may_not_be_known_by_its_connection_can_lock() {
 }
 
 #[test]
-fn a_connection_has_those_before_it_closed() {
+fn a_connection_closes_its_predecessors() {
     let mut it = Played::connected();
     it.ends(1);
     it.passes(20);
     it.opens(2);
-    let said = it.said().join("; ");
+    let actions = it.actions().join("; ");
     assert!(
-        said.contains("2 CLIENT KILL ID 1 ADDR a:1; 2 SUBSCRIBE"),
-        "{said}"
+        actions.contains("2 CLIENT KILL ID 1 ADDR a:1; 2 SUBSCRIBE"),
+        "{actions}"
     );
     // That connection was never used, so nobody has to close it.
     it.ends(2);
     it.passes(40);
     it.greeted(3);
-    let said = it.said().join("; ");
+    let actions = it.actions().join("; ");
     assert!(
-        said.contains("3 CLIENT KILL ID 1 ADDR a:1; 3 SUBSCRIBE"),
-        "{said}"
+        actions.contains("3 CLIENT KILL ID 1 ADDR a:1; 3 SUBSCRIBE"),
+        "{actions}"
     );
     it.ends(3);
     it.passes(80);
     it.opens(4);
-    let said = it.said().join("; ");
+    let actions = it.actions().join("; ");
     assert!(
-        said.contains("4 CLIENT KILL ID 3 ADDR a:3; 4 SUBSCRIBE"),
-        "{said}"
+        actions.contains("4 CLIENT KILL ID 3 ADDR a:3; 4 SUBSCRIBE"),
+        "{actions}"
     );
 }
 
 #[test]
-fn a_server_without_the_module_is_none() {
+fn a_server_without_the_module_is_refused() {
     let mut it = Played::new("redis://h:1");
     it.start();
     it.greeted(1);
@@ -146,7 +157,7 @@ fn a_connection_has_its_time_to_open_and_its_time_to_greet() {
 }
 
 #[test]
-fn nothing_is_left_of_connections_that_ended() {
+fn ended_connections_leave_nothing() {
     let mut it = Played::connected();
     it.ends(1);
     for number in 2..200 {

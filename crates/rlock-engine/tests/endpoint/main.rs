@@ -3,11 +3,12 @@
 //! It has no I/O and no clock, so a test says when a connection is open, which
 //! bytes arrive, and how much time passes.
 
-mod beside;
 mod cluster;
 mod greeting;
 mod observers;
+mod outages;
 mod played;
 mod questions;
 mod replies;
 mod sentinels;
+mod separate;

@@ -50,84 +50,87 @@ fn unsubscribed() -> String {
 
 const HELLO: &str = "%1\r\n+role\r\n+master\r\n";
 
-fn says(it: &mut Played, message: &str) {
-    it.hears(1, push(&["message", "rlock:value:{k}", message]));
+fn receives_message(it: &mut Played, message: &str) {
+    it.receives(1, push(&["message", "rlock:value:{k}", message]));
 }
 
 /// Connected by connection 1; observer 1 observes `k`, which has no leader.
 fn observing() -> Played {
     let mut it = Played::connected();
     it.observes("k");
-    assert_eq!(it.said(), ["1 SUBSCRIBE rlock:value:{k}", "1 RLOCK.INFO k"]);
+    assert_eq!(
+        it.actions(),
+        ["1 SUBSCRIBE rlock:value:{k}", "1 RLOCK.INFO k"]
+    );
     it.answers(1, "SUBSCRIBE", subscribed());
-    assert!(it.said().is_empty(), "not known yet");
+    assert!(it.actions().is_empty(), "not known yet");
     it.answers(1, "RLOCK.INFO", info(None));
     assert_eq!(it.did(), ["observer 1: nobody"]);
     it
 }
 
 #[test]
-fn each_change_is_told_once_and_fences_never_go_back() {
+fn each_change_is_reported_once_and_fences_never_decrease() {
     let mut it = observing();
-    says(&mut it, "7 a b");
-    assert_eq!(it.said(), ["observer 1: 7 a b"]);
-    says(&mut it, "7 a b");
-    says(&mut it, "6 old");
-    says(&mut it, "6");
-    assert!(it.said().is_empty());
-    says(&mut it, "7 ");
-    says(&mut it, "9 next");
-    says(&mut it, "7");
-    says(&mut it, "9");
-    says(&mut it, "9 next");
-    let said = ["observer 1: 7 ", "observer 1: 9 next", "observer 1: nobody"];
-    assert_eq!(it.said(), said);
-    says(&mut it, "who");
-    assert_eq!(it.said(), ["unknown message"]);
+    receives_message(&mut it, "7 a b");
+    assert_eq!(it.actions(), ["observer 1: 7 a b"]);
+    receives_message(&mut it, "7 a b");
+    receives_message(&mut it, "6 old");
+    receives_message(&mut it, "6");
+    assert!(it.actions().is_empty());
+    receives_message(&mut it, "7 ");
+    receives_message(&mut it, "9 next");
+    receives_message(&mut it, "7");
+    receives_message(&mut it, "9");
+    receives_message(&mut it, "9 next");
+    let actions = ["observer 1: 7 ", "observer 1: 9 next", "observer 1: nobody"];
+    assert_eq!(it.actions(), actions);
+    receives_message(&mut it, "who");
+    assert_eq!(it.actions(), ["unknown message"]);
 }
 
 #[test]
-fn what_is_said_before_the_answer_is_part_of_it() {
+fn messages_before_the_answer_are_part_of_it() {
     let mut it = Played::connected();
     it.observes("k");
-    it.said();
+    it.actions();
     it.answers(1, "SUBSCRIBE", subscribed());
-    says(&mut it, "7 a");
-    says(&mut it, "8 b");
-    assert!(it.said().is_empty());
+    receives_message(&mut it, "7 a");
+    receives_message(&mut it, "8 b");
+    assert!(it.actions().is_empty());
     it.answers(1, "RLOCK.INFO", info(Some((8, "b"))));
-    assert_eq!(it.said(), ["observer 1: 8 b"]);
+    assert_eq!(it.actions(), ["observer 1: 8 b"]);
     // From an earlier leader.
-    says(&mut it, "7");
-    assert!(it.said().is_empty());
+    receives_message(&mut it, "7");
+    assert!(it.actions().is_empty());
 }
 
 #[test]
 fn observers_of_a_key_share_one_subscription() {
     let mut it = observing();
-    says(&mut it, "7 a");
+    receives_message(&mut it, "7 a");
     it.observes("k");
-    assert_eq!(it.said(), ["observer 1: 7 a", "observer 2: 7 a"]);
-    says(&mut it, "7 b");
-    assert_eq!(it.said(), ["observer 1: 7 b", "observer 2: 7 b"]);
-    it.observes_no_more(1);
-    says(&mut it, "7");
-    assert_eq!(it.said(), ["observer 2: nobody"]);
-    it.observes_no_more(2);
-    assert_eq!(it.said(), ["1 UNSUBSCRIBE rlock:value:{k}", "1 HELLO"]);
+    assert_eq!(it.actions(), ["observer 1: 7 a", "observer 2: 7 a"]);
+    receives_message(&mut it, "7 b");
+    assert_eq!(it.actions(), ["observer 1: 7 b", "observer 2: 7 b"]);
+    it.stops_observing(1);
+    receives_message(&mut it, "7");
+    assert_eq!(it.actions(), ["observer 2: nobody"]);
+    it.stops_observing(2);
+    assert_eq!(it.actions(), ["1 UNSUBSCRIBE rlock:value:{k}", "1 HELLO"]);
     it.answers(1, "UNSUBSCRIBE", unsubscribed());
     it.answers(1, "HELLO", HELLO);
-    assert!(it.said().is_empty());
+    assert!(it.actions().is_empty());
     it.passes(60_000);
-    assert!(it.said().is_empty(), "nobody needs a heartbeat");
+    assert!(it.actions().is_empty(), "nobody needs a heartbeat");
     assert!(it.endpoint.engine().is_empty());
 }
 
 #[test]
-fn who_observes_again_at_once_waits_for_an_answer_of_its_own() {
+fn a_repeated_observer_waits_for_its_own_answer() {
     let mut it = Played::connected();
     it.observes("k");
-    it.observes_no_more(1);
+    it.stops_observing(1);
     it.observes("k");
     it.answers(1, "SUBSCRIBE", subscribed());
     it.answers(1, "RLOCK.INFO", info(Some((7, "a"))));
@@ -144,103 +147,106 @@ fn who_observes_again_at_once_waits_for_an_answer_of_its_own() {
 }
 
 #[test]
-fn a_quiet_connection_is_asked_for_signs_of_life() {
+fn a_quiet_connection_gets_heartbeats() {
     let mut it = observing();
-    it.said();
+    it.actions();
     it.passes(5000);
-    assert_eq!(it.said(), ["1 PING"]);
+    assert_eq!(it.actions(), ["1 PING"]);
     // Nothing arrives.
     it.passes(5000);
     assert_eq!(it.did()[0], "close 1");
 }
 
 #[test]
-fn a_new_connection_begins_anew_and_says_so() {
+fn a_new_connection_starts_over_and_reports_it() {
     let mut it = observing();
-    says(&mut it, "7 a");
-    it.said();
+    receives_message(&mut it, "7 a");
+    it.actions();
     it.ends(1);
     it.observes("k");
     it.passes(10);
     it.greeted(2);
-    it.said();
+    it.actions();
     it.answers(2, "SUBSCRIBE", subscribed());
     it.answers(2, "RLOCK.INFO", info(Some((9, "c"))));
-    let said = ["observer 1: 9 c, missed", "observer 2: 9 c"];
-    assert_eq!(it.said(), said);
+    let actions = ["observer 1: 9 c, missed", "observer 2: 9 c"];
+    assert_eq!(it.actions(), actions);
     it.ends(2);
     it.passes(1000);
     it.greeted(3);
-    it.said();
+    it.actions();
     it.answers(3, "SUBSCRIBE", subscribed());
     // A successor that does not know of the ninth leader.
     it.answers(3, "RLOCK.INFO", info(Some((7, "a"))));
-    let said = ["observer 1: nobody, missed", "observer 2: nobody, missed"];
-    assert_eq!(it.said(), said);
+    let actions = ["observer 1: nobody, missed", "observer 2: nobody, missed"];
+    assert_eq!(it.actions(), actions);
 }
 
 #[test]
-fn a_refusal_ends_it_and_what_passes_is_asked_again() {
+fn a_refusal_ends_the_observation_and_transient_errors_are_retried() {
     let mut it = Played::connected();
     it.observes("k");
-    it.said();
+    it.actions();
     it.answers(1, "SUBSCRIBE", subscribed());
     it.answers(1, "RLOCK.INFO", "-LOADING busy\r\n");
-    assert!(it.said().is_empty());
+    assert!(it.actions().is_empty());
     it.passes(10);
-    assert_eq!(it.said(), ["1 SUBSCRIBE rlock:value:{k}", "1 RLOCK.INFO k"]);
+    assert_eq!(
+        it.actions(),
+        ["1 SUBSCRIBE rlock:value:{k}", "1 RLOCK.INFO k"]
+    );
     it.answers(1, "SUBSCRIBE", "-NOPERM no\r\n");
-    let said = [
+    let actions = [
         "1 HELLO",
         "1 UNSUBSCRIBE rlock:value:{k}",
         "observer 1: not permitted: no",
     ];
-    let mut told = it.said();
-    told.sort();
-    assert_eq!(told, said);
+    let mut notified = it.actions();
+    notified.sort();
+    assert_eq!(notified, actions);
     it.answers(1, "RLOCK.INFO", info(Some((7, "a"))));
     it.answers(1, "UNSUBSCRIBE", "-NOPERM no\r\n");
     it.answers(1, "HELLO", HELLO);
     it.passes(60_000);
-    assert!(it.said().is_empty());
+    assert!(it.actions().is_empty());
 }
 
 #[test]
-fn in_a_cluster_it_follows_its_slot() {
+fn an_observation_follows_its_slot() {
     let mut it = cluster::connected();
     it.observes("a");
     assert_eq!(
-        it.said(),
+        it.actions(),
         ["3 SSUBSCRIBE rlock:value:{a}", "3 RLOCK.INFO a"]
     );
     let channel = "rlock:value:{a}";
     it.answers(3, "SSUBSCRIBE", confirmed("ssubscribe", channel));
     it.answers(3, "RLOCK.INFO", info(Some((7, "a"))));
-    it.hears(3, push(&["smessage", channel, "8 b"]));
-    assert_eq!(it.said(), ["observer 1: 7 a", "observer 1: 8 b"]);
+    it.receives(3, push(&["smessage", channel, "8 b"]));
+    assert_eq!(it.actions(), ["observer 1: 7 a", "observer 1: 8 b"]);
     // The slot moves: the server reports that no more messages come.
-    it.hears(3, confirmed("sunsubscribe", channel));
-    let said = it.said();
+    it.receives(3, confirmed("sunsubscribe", channel));
+    let actions = it.actions();
     assert!(
-        !said.iter().any(|line| line.starts_with("close")),
-        "{said:?}"
+        !actions.iter().any(|line| line.starts_with("close")),
+        "{actions:?}"
     );
     it.passes(10);
-    let said = it.said();
+    let actions = it.actions();
     assert!(
-        said.contains(&"3 SSUBSCRIBE rlock:value:{a}".to_owned()),
-        "{said:?}"
+        actions.contains(&"3 SSUBSCRIBE rlock:value:{a}".to_owned()),
+        "{actions:?}"
     );
-    it.hears(3, "-MOVED 15495 m:7\r\n".repeat(2));
+    it.receives(3, "-MOVED 15495 m:7\r\n".repeat(2));
     it.passes(20);
-    let said = it.said();
+    let actions = it.actions();
     assert!(
-        said.contains(&"2 SSUBSCRIBE rlock:value:{a}".to_owned()),
-        "{said:?}"
+        actions.contains(&"2 SSUBSCRIBE rlock:value:{a}".to_owned()),
+        "{actions:?}"
     );
     // Before that, the client renewed its holds.
     let renewed = ":9\r\n".to_owned() + &confirmed("ssubscribe", channel);
-    it.hears(2, renewed + &info(Some((8, "b"))));
+    it.receives(2, renewed + &info(Some((8, "b"))));
     let did = it.did();
     assert!(
         did.contains(&"observer 1: 8 b, missed".to_owned()),
@@ -253,17 +259,17 @@ fn a_value_goes_with_each_request_for_the_lock_and_with_no_renewal() {
     let mut it = Played::connected();
     it.campaigns("k", "a b");
     let asked = "RLOCK.ACQUIRE k o 30000 WAIT 60000 KEEP 10000 NOTIFY rlock:client:c VALUE a b";
-    assert_eq!(it.said(), [format!("1 {asked}")]);
+    assert_eq!(it.actions(), [format!("1 {asked}")]);
     it.answers(1, "RLOCK.ACQUIRE", "+WAITING\r\n");
     it.ends(1);
     it.passes(10);
     it.greeted(2);
-    let said = it.said().pop().unwrap();
-    assert!(said.ends_with("VALUE a b"), "{said}");
-    it.hears(2, ":7\r\n");
-    assert_eq!(it.said(), ["call 2: granted 7"]);
+    let actions = it.actions().pop().unwrap();
+    assert!(actions.ends_with("VALUE a b"), "{actions}");
+    it.receives(2, ":7\r\n");
+    assert_eq!(it.actions(), ["call 2: granted 7"]);
     it.passes(15_000);
-    let renewals = it.said();
+    let renewals = it.actions();
     let renewed = "2 RLOCK.RENEW k o 30000".to_owned();
     assert!(renewals.contains(&renewed), "{renewals:?}");
 }
@@ -277,32 +283,32 @@ fn a_full_server_is_not_asked_for_the_lock_without_its_value() {
     let did = it.did();
     assert!(did[0].starts_with("call 2: "), "{did:?}");
     it.passes(60_000);
-    assert!(it.said().is_empty());
+    assert!(it.actions().is_empty());
 }
 
 #[test]
-fn a_value_is_proclaimed_by_one_renewal() {
+fn a_value_is_published_by_one_renewal() {
     let mut it = Played::connected();
     it.asks("k");
     it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
-    it.said();
+    it.actions();
     it.proclaims("a b");
-    assert_eq!(it.said(), ["1 RLOCK.RENEW k o2 30000 VALUE a b"]);
+    assert_eq!(it.actions(), ["1 RLOCK.RENEW k o2 30000 VALUE a b"]);
     it.proclaims("c");
-    assert!(it.said().is_empty(), "one after the other");
+    assert!(it.actions().is_empty(), "one after the other");
     it.answers(1, "RLOCK.RENEW", ":7\r\n");
-    let said = ["call 3: done", "1 RLOCK.RENEW k o2 30000 VALUE c"];
-    assert_eq!(it.said(), said);
+    let actions = ["call 3: done", "1 RLOCK.RENEW k o2 30000 VALUE c"];
+    assert_eq!(it.actions(), actions);
     // The reply is lost: asking again is harmless.
     it.ends(1);
     it.passes(10);
     it.greeted(2);
-    let said = it.said();
+    let actions = it.actions();
     assert!(
-        said.contains(&"2 RLOCK.RENEW k o2 30000 VALUE c".to_owned()),
-        "{said:?}"
+        actions.contains(&"2 RLOCK.RENEW k o2 30000 VALUE c".to_owned()),
+        "{actions:?}"
     );
-    it.hears(2, "_\r\n".repeat(2));
+    it.receives(2, "_\r\n".repeat(2));
     let did = it.did();
     assert!(
         did.iter()
@@ -312,16 +318,16 @@ fn a_value_is_proclaimed_by_one_renewal() {
 }
 
 #[test]
-fn a_fixed_lease_is_not_prolonged_by_a_value() {
+fn a_value_does_not_extend_a_fixed_lease() {
     let mut it = Played::connected();
     let lease = std::time::Duration::from_secs(10);
     it.asks_on("k", Terms::new().lease(Lease::Fixed(lease)).unwrap());
     it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
-    it.said();
+    it.actions();
     it.passes(4000);
     it.proclaims("a");
-    let said = it.said();
-    let rest = said[0].strip_prefix("1 RLOCK.RENEW k o2 ").unwrap();
+    let actions = it.actions();
+    let rest = actions[0].strip_prefix("1 RLOCK.RENEW k o2 ").unwrap();
     let rest: u64 = rest.strip_suffix(" VALUE a").unwrap().parse().unwrap();
     assert!((5800..=6000).contains(&rest), "{rest}");
 }
@@ -336,30 +342,30 @@ fn replies_stay_with_their_requests_whatever_ends_a_subscription() {
     ] {
         let mut it = cluster::connected();
         it.observes("a");
-        it.hears(3, confirmed("ssubscribe", "rlock:value:{a}") + &info(None));
-        it.observes_no_more(1);
+        it.receives(3, confirmed("ssubscribe", "rlock:value:{a}") + &info(None));
+        it.stops_observing(1);
         it.asks("a");
-        it.said();
-        it.hears(3, ends + HELLO + ":12\r\n");
-        assert_eq!(it.said(), ["call 3: granted 12"]);
+        it.actions();
+        it.receives(3, ends + HELLO + ":12\r\n");
+        assert_eq!(it.actions(), ["call 3: granted 12"]);
     }
 }
 
 /// A server that loads its data refuses each of them, repeatedly.
 #[test]
-fn any_number_of_observers_can_wait_to_be_tried_again() {
+fn any_number_of_observers_can_wait_for_a_retry() {
     let cost_of_each = |count: u32| {
         let mut it = Played::connected();
         (0..count).for_each(|key| it.observes(&format!("k{key}")));
         for _ in 0..count {
-            it.hears(1, subscribed() + "-LOADING busy\r\n");
+            it.receives(1, subscribed() + "-LOADING busy\r\n");
             // Each of them is retried at another time.
             it.passes_nanos(1);
         }
         let begun = std::time::Instant::now();
         it.passes(10);
         let cost = begun.elapsed() / count;
-        assert_eq!(it.said().len(), 4 * count as usize);
+        assert_eq!(it.actions().len(), 4 * count as usize);
         cost
     };
     let cheapest = |count| (0..3).map(|_| cost_of_each(count)).min().unwrap();

@@ -24,7 +24,9 @@ pub(crate) struct Played {
     calls: Vec<Id>,
     observers: Vec<Id>,
     pub(crate) proofs: Vec<Arc<Proof>>,
-    said: Vec<String>,
+    actions: Vec<String>,
+    /// The failures that the user should know.
+    news: Vec<String>,
 }
 
 pub(crate) const RESPONSE: u64 = 5000;
@@ -49,7 +51,8 @@ impl Played {
             calls: Vec::new(),
             observers: Vec::new(),
             proofs: Vec::new(),
-            said: Vec::new(),
+            actions: Vec::new(),
+            news: Vec::new(),
         }
     }
 
@@ -59,7 +62,7 @@ impl Played {
         it.start();
         it.greeted(1);
         it.answers(1, "RLOCK.HELP", "*0\r\n");
-        assert_eq!(it.said().pop().as_deref(), Some("call 1: done"));
+        assert_eq!(it.actions().pop().as_deref(), Some("call 1: done"));
         it
     }
 
@@ -73,14 +76,20 @@ impl Played {
     }
 
     /// The actions since the last call.
-    pub(crate) fn said(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.said)
+    pub(crate) fn actions(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.actions)
+    }
+
+    /// The failures since the last call that the user should know.
+    pub(crate) fn news(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.news)
     }
 
     /// The same without the commands that were sent.
     pub(crate) fn did(&mut self) -> Vec<String> {
-        let said = self.said().into_iter();
-        said.filter(|line| !line.starts_with(|first: char| first.is_ascii_digit()))
+        let actions = self.actions().into_iter();
+        actions
+            .filter(|line| !line.starts_with(|first: char| first.is_ascii_digit()))
             .collect()
     }
 
@@ -105,18 +114,28 @@ impl Played {
                 }
                 Action::Observed { observer, change } => {
                     let number = self.observers.iter().position(|it| *it == observer);
-                    format!("observer {}: {}", number.unwrap() + 1, told(change))
+                    format!("observer {}: {}", number.unwrap() + 1, change_text(change))
                 }
                 Action::Over { why, .. } => format!("over: {why}"),
                 Action::Flushed { .. } => "flushed".to_owned(),
-                Action::Note(Note::NoRoutes { failure }) => format!("no routes: {failure}"),
-                Action::Note(Note::NotConnected { failure }) => {
+                Action::Note(Note::NoRoutes { failure, is_news }) => {
+                    self.news.extend(is_news.then(|| failure.to_string()));
+                    format!("no routes: {failure}")
+                }
+                Action::Note(Note::NotConnected {
+                    address,
+                    failure,
+                    is_news,
+                }) => {
+                    let reason = failure.reason(&address);
+                    self.news
+                        .extend(is_news.then(|| format!("{address}: {reason}")));
                     format!("not connected: {failure}")
                 }
                 Action::Note(Note::UnknownMessage(_)) => "unknown message".to_owned(),
                 Action::Note(_) => continue,
             };
-            self.said.push(line);
+            self.actions.push(line);
         }
     }
 
@@ -145,7 +164,7 @@ impl Played {
         while let Some(Frame::Array(words)) = decoder.next().unwrap() {
             let words: Option<Vec<_>> = words.into_iter().map(Frame::into_text).collect();
             let words = words.unwrap().join(" ");
-            self.said.push(format!("{number} {words}"));
+            self.actions.push(format!("{number} {words}"));
             self.unanswered.entry(number).or_default().push_back(words);
         }
     }
@@ -184,7 +203,7 @@ impl Played {
         self.handle(Event::Opened { connection });
     }
 
-    pub(crate) fn hears(&mut self, number: usize, bytes: impl AsRef<[u8]>) {
+    pub(crate) fn receives(&mut self, number: usize, bytes: impl AsRef<[u8]>) {
         let (connection, bytes) = (self.connection(number), bytes.as_ref());
         self.handle(Event::Received { connection, bytes });
     }
@@ -207,7 +226,7 @@ impl Played {
     pub(crate) fn greeted_but(&mut self, number: usize, command: &str, reply: &str) {
         self.opens(number);
         let reply = self.reply_but(number, command, reply);
-        self.hears(number, reply);
+        self.receives(number, reply);
     }
 
     /// A server's replies to all unanswered commands of a connection.
@@ -225,7 +244,7 @@ impl Played {
         let asked = self.unanswered.entry(number).or_default().pop_front();
         let asked = asked.unwrap_or_default();
         assert!(asked.starts_with(command), "{asked} is not {command}");
-        self.hears(number, reply);
+        self.receives(number, reply);
     }
 
     /// Lets time pass; alarms ring in time.
@@ -238,7 +257,7 @@ impl Played {
         while let Some(due) = self.endpoint.next_deadline()
             && due.nanos() <= end
         {
-            assert!(due.nanos() > self.now, "nothing is due for ever");
+            assert!(due.nanos() > self.now, "something is always due");
             self.now = due.nanos();
             self.handle(Event::Tick);
         }
@@ -315,13 +334,13 @@ impl Played {
         self.handle(Event::Observe { observer, key });
     }
 
-    pub(crate) fn observes_no_more(&mut self, number: usize) {
+    pub(crate) fn stops_observing(&mut self, number: usize) {
         let observer = self.observers[number - 1];
         self.handle(Event::Unobserve { observer });
     }
 
     /// Asks a question that changes nothing, for up to ten seconds.
-    pub(crate) fn wonders(&mut self, key: &str) {
+    pub(crate) fn queries(&mut self, key: &str) {
         self.questions("RLOCK.INFO", key, false);
     }
 
@@ -349,7 +368,7 @@ impl Played {
     }
 }
 
-fn told(change: Result<Change, Error>) -> String {
+fn change_text(change: Result<Change, Error>) -> String {
     let change = match change {
         Ok(change) => change,
         Err(error) => return error.to_string(),

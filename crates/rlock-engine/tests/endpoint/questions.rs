@@ -3,15 +3,15 @@
 use crate::played::Played;
 
 #[test]
-fn nothing_is_left_of_a_question_that_is_answered_or_abandoned() {
+fn an_answered_or_abandoned_question_leaves_nothing() {
     let mut it = Played::connected();
     // The same limit as for opening a connection.
     it.passes(6000);
     for _ in 0..3 {
-        it.wonders("k");
+        it.queries("k");
         it.answers(1, "RLOCK.INFO", "_\r\n");
     }
-    it.wonders("k");
+    it.queries("k");
     it.abandons(5);
     it.answers(1, "RLOCK.INFO", "_\r\n");
     assert!(
@@ -25,45 +25,48 @@ fn nothing_is_left_of_a_question_that_is_answered_or_abandoned() {
 #[test]
 fn a_question_is_asked_until_its_limit() {
     let mut it = Played::connected();
-    it.wonders("k");
+    it.queries("k");
     it.answers(1, "RLOCK.INFO", "-LOADING busy\r\n");
     it.passes(10);
     it.answers(1, "RLOCK.INFO", "-NOPERM no\r\n");
     assert_eq!(it.did(), ["call 2: not permitted: no"]);
-    it.wonders("k");
+    it.queries("k");
     it.ends(1);
-    it.said();
+    it.actions();
     it.passes(20_000);
     let did = it.did();
     let failed = "call 3: no usable answer from the server within 10s";
     assert!(did.contains(&failed.to_owned()), "{did:?}");
     it.greeted(it.connections());
-    let said = it.said().join("; ");
-    assert!(!said.contains("RLOCK.INFO"), "{said}");
+    let actions = it.actions().join("; ");
+    assert!(!actions.contains("RLOCK.INFO"), "{actions}");
 }
 
 /// The next holder is another owner.
 #[test]
-fn what_changes_something_is_not_asked_again_where_it_may_have_been_done() {
+fn a_change_that_may_have_been_made_is_not_repeated() {
     let mut it = Played::connected();
     it.forces("k");
     it.answers(1, "RLOCK.FORCE", "-LOADING busy\r\n");
     it.passes(10);
-    assert_eq!(it.said(), ["1 RLOCK.FORCE k", "1 RLOCK.FORCE k"]);
+    assert_eq!(it.actions(), ["1 RLOCK.FORCE k", "1 RLOCK.FORCE k"]);
     it.ends(1);
     let failed = "call 2: no usable answer from the server within 10ms";
     assert_eq!(it.did(), [failed]);
     it.passes(10);
     it.greeted(2);
     it.passes(1000);
-    let said = it.said().join("; ");
-    assert!(!said.contains("RLOCK.FORCE"), "{said}");
+    let actions = it.actions().join("; ");
+    assert!(!actions.contains("RLOCK.FORCE"), "{actions}");
     // A question that was not sent is asked again.
     it.ends(2);
     it.forces("k");
     it.passes(1000);
     it.greeted(3);
     it.answers(3, "RLOCK.FORCE", ":1\r\n");
-    let said = it.did();
-    assert!(said.contains(&"call 3: Integer(1)".to_owned()), "{said:?}");
+    let actions = it.did();
+    assert!(
+        actions.contains(&"call 3: Integer(1)".to_owned()),
+        "{actions:?}"
+    );
 }

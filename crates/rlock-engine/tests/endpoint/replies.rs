@@ -9,16 +9,16 @@ use crate::played::{Played, RESPONSE, push};
 const CHANNEL: &str = "rlock:client:c";
 
 #[test]
-fn a_message_between_two_replies_is_taken_between_them() {
+fn a_message_between_two_replies_is_handled_between_them() {
     let mut it = Played::connected();
     it.asks("a");
     it.asks("b");
     it.asks("c");
-    it.said();
+    it.actions();
     let grant = push(&["message", CHANNEL, "grant 7 o2 a"]);
-    it.hears(1, format!("+WAITING\r\n:6\r\n{grant}:8\r\n"));
+    it.receives(1, format!("+WAITING\r\n:6\r\n{grant}:8\r\n"));
     assert_eq!(
-        it.said(),
+        it.actions(),
         [
             "call 3: granted 6",
             "call 2: granted 7",
@@ -28,7 +28,7 @@ fn a_message_between_two_replies_is_taken_between_them() {
 }
 
 #[test]
-fn what_a_server_cannot_do_now_is_asked_again_after_a_pause() {
+fn a_transient_refusal_is_retried_after_a_pause() {
     for error in [
         "LOADING Redis is loading the dataset in memory",
         "TRYAGAIN Multiple keys request during rehashing of slot",
@@ -39,17 +39,17 @@ fn what_a_server_cannot_do_now_is_asked_again_after_a_pause() {
         let mut it = Played::connected();
         it.asks("k");
         it.answers(1, "RLOCK.ACQUIRE", format!("-{error}\r\n"));
-        it.said();
+        it.actions();
         it.passes(10);
         it.answers(1, "RLOCK.ACQUIRE", ":9\r\n");
-        assert_eq!(it.said().last().unwrap(), "call 2: granted 9", "{error}");
+        assert_eq!(it.actions().last().unwrap(), "call 2: granted 9", "{error}");
     }
 }
 
 /// One of the keys now holds something that is not a lock, so the server refuses
 /// to release them together.
 #[test]
-fn each_of_several_keys_is_released_until_that_is_answered() {
+fn each_of_several_keys_is_released_until_answered() {
     let mut it = Played::connected();
     it.asks_for("a", &["b"], Terms::new());
     it.answers(1, "RLOCK.MACQUIRE", ":7\r\n");
@@ -69,7 +69,7 @@ fn each_of_several_keys_is_released_until_that_is_answered() {
 /// The server may still have it, bound to a connection and with its grace. Asking
 /// again would leave it bound, whatever the terms are now.
 #[test]
-fn what_was_lost_by_the_clock_is_released_before_its_owner_asks_again() {
+fn a_hold_lost_by_the_clock_is_released_before_its_owner_asks_again() {
     let mut it = Played::connected();
     let lease = Lease::Fixed(Duration::from_secs(1));
     let bound = Terms::new().lease(lease).unwrap();
@@ -82,14 +82,14 @@ fn what_was_lost_by_the_clock_is_released_before_its_owner_asks_again() {
     it.asks_as("me", "k", &[], Terms::new());
     it.answers(2, "RLOCK.RELEASE k me ALL FENCE 7", ":0\r\n");
     it.answers(2, "RLOCK.ACQUIRE k me", ":8\r\n");
-    assert_eq!(it.said().pop().unwrap(), "call 3: granted 8");
+    assert_eq!(it.actions().pop().unwrap(), "call 3: granted 8");
 }
 
 #[test]
 fn a_server_that_became_a_replica_is_left() {
     let mut it = Played::connected();
     it.asks("k");
-    it.said();
+    it.actions();
     it.answers(
         1,
         "RLOCK.ACQUIRE",
@@ -104,10 +104,10 @@ fn a_server_that_became_a_replica_is_left() {
 }
 
 #[test]
-fn a_node_of_a_cluster_that_is_taken_for_a_server_refuses() {
+fn a_cluster_node_used_as_a_single_server_refuses() {
     let mut it = Played::connected();
     it.asks("k");
-    it.wonders("k");
+    it.queries("k");
     it.answers(1, "RLOCK.ACQUIRE", "-MOVED 12 h:2\r\n");
     it.answers(1, "RLOCK.INFO", "-MOVED 12 h:2\r\n");
     let refused = "the server refused: MOVED 12 h:2";
@@ -118,14 +118,14 @@ fn a_node_of_a_cluster_that_is_taken_for_a_server_refuses() {
 }
 
 #[test]
-fn a_connection_on_which_nothing_is_heard_is_given_up() {
+fn a_silent_connection_is_closed() {
     let mut it = Played::connected();
     it.asks("k");
-    it.said();
+    it.actions();
     it.passes(RESPONSE - 1);
-    assert_eq!(it.said(), [""; 0]);
+    assert_eq!(it.actions(), [""; 0]);
     it.passes(1);
-    assert_eq!(it.said(), ["close 1"]);
+    assert_eq!(it.actions(), ["close 1"]);
     it.passes(10);
     it.greeted(2);
     it.answers(2, "RLOCK.ACQUIRE", ":9\r\n");
@@ -133,22 +133,22 @@ fn a_connection_on_which_nothing_is_heard_is_given_up() {
 }
 
 #[test]
-fn a_connection_on_which_something_is_heard_is_kept() {
+fn a_connection_that_receives_bytes_is_kept() {
     let mut it = Played::connected();
     it.asks("a");
-    it.said();
+    it.actions();
     for _ in 0..3 {
         it.passes(RESPONSE - 1);
-        it.hears(1, push(&["message", "other", "lost 1 somebody else"]));
+        it.receives(1, push(&["message", "other", "lost 1 somebody else"]));
     }
-    it.hears(1, ":");
+    it.receives(1, ":");
     it.passes(RESPONSE - 1);
-    it.hears(1, "9\r\n");
+    it.receives(1, "9\r\n");
     assert_eq!(it.did(), ["call 2: granted 9"]);
 }
 
 #[test]
-fn what_is_no_reply_ends_the_connection() {
+fn an_invalid_reply_ends_the_connection() {
     let long = format!("+{}\r\n", "x".repeat(10_000));
     for bytes in [
         "HTTP/1.1 400 Bad Request\r\n",
@@ -158,8 +158,8 @@ fn what_is_no_reply_ends_the_connection() {
     ] {
         let mut it = Played::connected();
         it.asks("k");
-        it.said();
-        it.hears(
+        it.actions();
+        it.receives(
             1,
             if bytes == long {
                 format!(":1\r\n{long}")
@@ -169,7 +169,7 @@ fn what_is_no_reply_ends_the_connection() {
         );
         let did = it.did();
         assert!(did.contains(&"close 1".to_owned()), "{bytes}: {did:?}");
-        it.wonders("k");
+        it.queries("k");
         it.passes(10_000);
         let failed = it.did().pop().unwrap();
         assert!(failed.len() < 200, "{failed}");
@@ -180,13 +180,13 @@ fn what_is_no_reply_ends_the_connection() {
 fn a_message_that_is_not_understood_changes_nothing() {
     let mut it = Played::connected();
     it.asks("k");
-    it.said();
-    it.hears(1, push(&["message", CHANNEL, "what"]));
-    it.hears(1, push(&["invalidate", "k", ""]));
-    it.hears(1, push(&["subscribe", CHANNEL, ""]));
-    it.hears(1, ">0\r\n");
-    it.hears(1, ":9\r\n");
-    assert_eq!(it.said(), ["unknown message", "call 2: granted 9"]);
+    it.actions();
+    it.receives(1, push(&["message", CHANNEL, "what"]));
+    it.receives(1, push(&["invalidate", "k", ""]));
+    it.receives(1, push(&["subscribe", CHANNEL, ""]));
+    it.receives(1, ">0\r\n");
+    it.receives(1, ":9\r\n");
+    assert_eq!(it.actions(), ["unknown message", "call 2: granted 9"]);
 }
 
 #[test]
@@ -199,11 +199,11 @@ fn bytes_may_be_split_anywhere() {
         it.asks("a");
         it.asks("b");
         it.asks("c");
-        it.wonders("d");
-        it.said();
-        pieces.iter().for_each(|piece| it.hears(1, piece));
+        it.queries("d");
+        it.actions();
+        pieces.iter().for_each(|piece| it.receives(1, piece));
         it.passes(5);
-        it.said()
+        it.actions()
     };
     let whole = play(&[&bytes]);
     assert!(
@@ -219,35 +219,35 @@ fn bytes_may_be_split_anywhere() {
 }
 
 #[test]
-fn what_is_asked_on_a_connection_that_ends_is_asked_again_on_the_next() {
+fn a_request_on_an_ended_connection_is_repeated_on_the_next() {
     let mut it = Played::connected();
     it.asks("a");
     it.asks("b");
-    it.wonders("c");
-    it.hears(1, "+WAITING\r\n");
-    it.said();
+    it.queries("c");
+    it.receives(1, "+WAITING\r\n");
+    it.actions();
     it.ends(1);
-    assert_eq!(it.said(), [""; 0]);
+    assert_eq!(it.actions(), [""; 0]);
     it.passes(10);
     it.greeted(2);
     it.passes(10);
-    let asked = it.said();
+    let asked = it.actions();
     let asked: Vec<_> = asked.iter().filter(|line| line.contains("RLOCK")).collect();
     assert_eq!(asked.len(), 3, "{asked:?}");
     it.answers(2, "RLOCK.INFO", "_\r\n");
     it.answers(2, "RLOCK.ACQUIRE", ":1\r\n");
     it.answers(2, "RLOCK.ACQUIRE", ":2\r\n");
     let outcomes = ["call 4: Nil", "call 2: granted 1", "call 3: granted 2"];
-    assert_eq!(it.said(), outcomes);
+    assert_eq!(it.actions(), outcomes);
 }
 
 #[test]
-fn all_that_waits_ends_when_there_will_be_no_connection_any_more() {
+fn all_waits_end_when_there_will_be_no_more_connections() {
     use rlock_engine::endpoint::Event;
     let mut it = Played::connected();
     it.asks("a");
-    it.wonders("b");
-    it.said();
+    it.queries("b");
+    it.actions();
     it.handle(Event::Closed);
     let closed = "the client has been closed, or its runtime shut down";
     let expected = [
@@ -255,11 +255,11 @@ fn all_that_waits_ends_when_there_will_be_no_connection_any_more() {
         &format!("call 3: {closed}"),
         &format!("call 2: {closed}"),
     ];
-    assert_eq!(it.said(), expected);
+    assert_eq!(it.actions(), expected);
     it.asks("c");
-    it.wonders("d");
+    it.queries("d");
     assert_eq!(
-        it.said(),
+        it.actions(),
         [format!("call 4: {closed}"), format!("call 5: {closed}")]
     );
     assert_eq!(it.endpoint.next_deadline(), None);
@@ -267,18 +267,39 @@ fn all_that_waits_ends_when_there_will_be_no_connection_any_more() {
 
 /// The server might refuse such a lease each time.
 #[test]
-fn an_extension_that_came_to_nothing_is_not_what_renewals_ask_for() {
+fn a_failed_extension_does_not_change_renewals() {
     let mut it = Played::connected();
     it.asks("a");
     it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
     it.extends(Duration::from_secs(90_000));
-    it.said();
+    it.actions();
     it.ends(1);
     it.passes(10_000);
     let failed = "call 3: no usable answer from the server within 10s";
     assert!(it.did().contains(&failed.to_owned()));
     it.greeted(it.connections());
     it.passes(1_000);
-    let said = it.said().join("; ");
-    assert!(said.contains("RLOCK.RENEW a o2 30000 NOTIFY"), "{said}");
+    let actions = it.actions().join("; ");
+    assert!(
+        actions.contains("RLOCK.RENEW a o2 30000 NOTIFY"),
+        "{actions}"
+    );
+}
+
+#[test]
+fn a_refusal_for_a_lack_of_rights_names_the_key_and_the_rule() {
+    let mut it = Played::connected();
+    let refused = "-NOPERM No permissions to access a key\r\n";
+    let rule = "the user's ACL needs a pattern for the key 'invoice:7', such as ~invoice:*";
+    it.asks("invoice:7");
+    it.answers(1, "RLOCK.ACQUIRE", refused);
+    it.queries("invoice:7");
+    it.answers(1, "RLOCK.INFO", refused);
+    let actions = it.did();
+    assert_eq!(actions.len(), 2);
+    let begin = format!("not permitted: No permissions to access a key; {rule}: see docs/");
+    for (call, actions) in actions.iter().enumerate() {
+        let begin = format!("call {}: {begin}", call + 2);
+        assert!(actions.starts_with(&begin), "{actions}");
+    }
 }

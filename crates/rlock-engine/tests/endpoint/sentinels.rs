@@ -16,50 +16,50 @@ fn asked() -> Played {
         "connect 2 to b:26379",
         "connect 3 to c:26379",
     ];
-    assert_eq!(it.said(), connects);
+    assert_eq!(it.actions(), connects);
     (1..=3).for_each(|number| it.opens(number));
-    assert_eq!(it.said().len(), 6);
+    assert_eq!(it.actions().len(), 6);
     it
 }
 
 /// Connected to the master that all of them name.
 fn connected() -> Played {
     let mut it = asked();
-    (1..=3).for_each(|number| it.hears(number, named("m", 5)));
-    assert_eq!(it.said(), ["connect 4 to m:6379"]);
+    (1..=3).for_each(|number| it.receives(number, named("m", 5)));
+    assert_eq!(it.actions(), ["connect 4 to m:6379"]);
     it.greeted(4);
-    it.hears(4, "*0\r\n");
+    it.receives(4, "*0\r\n");
     assert_eq!(it.did(), ["call 1: done"]);
     it
 }
 
 #[test]
-fn the_newest_word_counts() {
+fn the_newest_answer_counts() {
     let mut it = asked();
-    it.hears(1, named("old", 3));
-    it.hears(2, named("new", 4));
-    assert_eq!(it.said(), [""; 0]);
-    it.hears(3, named("old", 3));
-    assert_eq!(it.said(), ["connect 4 to new:6379"]);
+    it.receives(1, named("old", 3));
+    it.receives(2, named("new", 4));
+    assert_eq!(it.actions(), [""; 0]);
+    it.receives(3, named("old", 3));
+    assert_eq!(it.actions(), ["connect 4 to new:6379"]);
 }
 
 #[test]
 fn the_others_are_waited_for_once_one_has_answered() {
     let mut it = asked();
     it.passes(300);
-    it.hears(2, named("m", 4));
+    it.receives(2, named("m", 4));
     it.passes(199);
-    assert_eq!(it.said(), [""; 0]);
+    assert_eq!(it.actions(), [""; 0]);
     it.passes(1);
-    assert_eq!(it.said(), ["connect 4 to m:6379"]);
+    assert_eq!(it.actions(), ["connect 4 to m:6379"]);
 }
 
 #[test]
-fn each_failure_is_told_when_nobody_names_the_master() {
+fn each_failure_is_reported_if_no_sentinel_names_the_master() {
     let mut it = asked();
     it.ends(1);
-    it.hears(2, "*-1\r\n-ERR No such master with that name\r\n");
-    it.hears(
+    it.receives(2, "*-1\r\n-ERR No such master with that name\r\n");
+    it.receives(
         3,
         "-NOAUTH Authentication required.\r\n-NOAUTH Authentication required.\r\n",
     );
@@ -71,29 +71,29 @@ fn each_failure_is_told_when_nobody_names_the_master() {
     // The client reconnects to the one that ended; the others are still
     // connected.
     it.passes(500);
-    let said = it.said();
+    let actions = it.actions();
     assert!(
-        said.contains(&"connect 4 to a:26379".to_owned()),
-        "{said:?}"
+        actions.contains(&"connect 4 to a:26379".to_owned()),
+        "{actions:?}"
     );
     assert!(
-        said.contains(&"2 SENTINEL MASTER main".to_owned()),
-        "{said:?}"
+        actions.contains(&"2 SENTINEL MASTER main".to_owned()),
+        "{actions:?}"
     );
 }
 
 #[test]
-fn sentinels_that_fall_silent_are_given_up_after_a_second() {
+fn silent_sentinels_are_abandoned_after_a_second() {
     let mut it = connected();
     // Their connections have been idle for longer than an answer may take.
     for _ in 0..4 {
         it.passes(500);
-        (1..=3).for_each(|number| it.hears(number, named("m", 5)));
+        (1..=3).for_each(|number| it.receives(number, named("m", 5)));
     }
     it.ends(4);
-    it.said();
+    it.actions();
     it.passes(600);
-    assert!(it.said().contains(&"1 SENTINEL MASTER main".to_owned()));
+    assert!(it.actions().contains(&"1 SENTINEL MASTER main".to_owned()));
     it.passes(1100);
     let did = it.did();
     for number in 1..=3 {
@@ -103,24 +103,24 @@ fn sentinels_that_fall_silent_are_given_up_after_a_second() {
 }
 
 #[test]
-fn a_master_that_they_name_no_more_is_left() {
+fn a_master_that_they_no_longer_name_is_left() {
     let mut it = connected();
     it.passes(500);
-    it.hears(1, named("m", 5));
-    it.hears(2, named("other", 6));
-    it.said();
-    it.hears(3, named("m", 5));
+    it.receives(1, named("m", 5));
+    it.receives(2, named("other", 6));
+    it.actions();
+    it.receives(3, named("m", 5));
     assert_eq!(it.did(), ["close 4"]);
     it.passes(20);
-    (1..=3).for_each(|number| it.hears(number, named("other", 6)));
+    (1..=3).for_each(|number| it.receives(number, named("other", 6)));
     assert_eq!(it.did(), ["connect 5 to other:6379"]);
 }
 
 #[test]
-fn that_no_sentinel_answers_is_no_reason_to_leave_a_master() {
+fn a_master_is_kept_if_no_sentinel_answers() {
     let mut it = connected();
     (1..=3).for_each(|number| it.ends(number));
-    it.said();
+    it.actions();
     it.passes(5000);
     assert!(!it.did().contains(&"close 4".to_owned()));
     it.asks("k");
@@ -132,9 +132,9 @@ fn that_no_sentinel_answers_is_no_reason_to_leave_a_master() {
 #[test]
 fn a_replica_that_they_name_is_not_used() {
     let mut it = asked();
-    (1..=3).for_each(|number| it.hears(number, named("m", 5)));
+    (1..=3).for_each(|number| it.receives(number, named("m", 5)));
     it.greeted_but(4, "HELLO", "%1\r\n+role\r\n+replica\r\n");
     let did = it.did();
     assert_eq!(did[1], "close 4", "{did:?}");
-    assert!(did[2].contains("is no master"), "{did:?}");
+    assert!(did[2].contains("is not a master"), "{did:?}");
 }

@@ -11,7 +11,7 @@ use rlock_engine::engine::terms::{Ask, Queueing, Value};
 use rlock_engine::error::{Error, Fault};
 
 use crate::server::{Server, failure};
-use rlock_testkit::core::told;
+use rlock_testkit::core::messages;
 
 /// The longest time for which a server keeps a place, as the client requests.
 const KEPT_MAX: Duration = Duration::from_secs(10);
@@ -148,7 +148,7 @@ impl Server {
             value: value.as_ref().map(Value::as_bytes),
         };
         self.calls += 1;
-        let ask = told::Ask {
+        let ask = messages::Ask {
             request: asked,
             call: self.calls,
         };
@@ -174,8 +174,10 @@ impl Server {
         match keys.as_slice() {
             [key] => read(self.core.renew(*key, owner, renewal)),
             keys => match self.core.renew_all(keys, owner, renewal) {
-                told::Reply::Number(held) if held == keys.len() as u64 => Ok(Reply::Fence(known)),
-                told::Reply::Error(_) => Err(refused()),
+                messages::Reply::Number(held) if held == keys.len() as u64 => {
+                    Ok(Reply::Fence(known))
+                }
+                messages::Reply::Error(_) => Err(refused()),
                 _ => Ok(Reply::Nil),
             },
         }
@@ -186,11 +188,11 @@ impl Server {
         let (keys, owner) = (names(claims), claims.owner().as_str());
         match keys.as_slice() {
             [key] => match self.core.release(*key, owner, true, fence) {
-                told::Reply::Nil => Reply::Nil,
+                messages::Reply::Nil => Reply::Nil,
                 _ => Reply::Done,
             },
             keys => match self.core.release_all(keys, owner, true, fence) {
-                told::Reply::Number(held) if held == keys.len() as u64 => Reply::Done,
+                messages::Reply::Number(held) if held == keys.len() as u64 => Reply::Done,
                 _ => Reply::Nil,
             },
         }
@@ -199,7 +201,7 @@ impl Server {
     fn downgrade(&mut self, claims: &Claims) -> Reply {
         let (key, owner) = (names(claims)[0], claims.owner().as_str());
         match self.core.downgrade(key, owner) {
-            told::Reply::Fence(fence) => Reply::Fence(fence.get()),
+            messages::Reply::Fence(fence) => Reply::Fence(fence.get()),
             _ => Reply::Nil,
         }
     }
@@ -207,7 +209,7 @@ impl Server {
     fn cancel(&mut self, session: u64, claims: &Claims) -> u64 {
         let (key, owner) = (names(claims)[0], claims.owner().as_str());
         match self.core.cancel(key, owner, session) {
-            told::Reply::Number(places) => places,
+            messages::Reply::Number(places) => places,
             _ => 0,
         }
     }
@@ -217,13 +219,13 @@ fn names(claims: &Claims) -> Vec<Name<'_>> {
     claims.keys().map(|key| Name { db: 0, key }).collect()
 }
 
-fn read(reply: told::Reply<rlock_core::Fence>) -> Result<Reply, Fault> {
+fn read(reply: messages::Reply<rlock_core::Fence>) -> Result<Reply, Fault> {
     match reply {
-        told::Reply::Fence(fence) => Ok(Reply::Fence(fence.get())),
-        told::Reply::Nil => Ok(Reply::Nil),
-        told::Reply::Waiting => Ok(Reply::Queued),
-        told::Reply::Number(number) => Ok(Reply::Count(number)),
-        told::Reply::Blocked | told::Reply::Error(_) => Err(refused()),
+        messages::Reply::Fence(fence) => Ok(Reply::Fence(fence.get())),
+        messages::Reply::Nil => Ok(Reply::Nil),
+        messages::Reply::Waiting => Ok(Reply::Queued),
+        messages::Reply::Number(number) => Ok(Reply::Count(number)),
+        messages::Reply::Blocked | messages::Reply::Error(_) => Err(refused()),
     }
 }
 

@@ -13,7 +13,7 @@ use crate::world::{MS, World, everybody, nanos};
 /// the reply travel for at most two seconds each.
 const QUICK: u64 = 4_100 * MS;
 /// How often the watches of all holds are checked.
-const LOOKS: u64 = 20 * MS;
+const CHECK_INTERVAL: u64 = 20 * MS;
 
 impl World {
     pub(crate) fn check(&mut self) -> Result<(), String> {
@@ -36,7 +36,7 @@ impl World {
                 if is_late {
                     return Err(format!("no outcome in time for {calling:?}"));
                 }
-                if self.now > calling.begun + QUICK && self.is_undisturbed(number, calling) {
+                if self.now > calling.begun + QUICK && self.has_no_obstacle(number, calling) {
                     return Err(format!("others have delayed {calling:?}"));
                 }
             }
@@ -46,7 +46,7 @@ impl World {
 
     /// Whether a call had nothing to wait for, and nothing has happened to the
     /// connection, the server and the slot that it needs.
-    fn is_undisturbed(&self, client: usize, calling: &Calling) -> bool {
+    fn has_no_obstacle(&self, client: usize, calling: &Calling) -> bool {
         let Some((server, number)) = calling.quick else {
             return false;
         };
@@ -55,10 +55,14 @@ impl World {
         let is_linked = links.any(|link| link.number == number && !link.is_cut);
         let place = &self.places[calling.place];
         let is_settled = place.moving.is_none() && place.since < calling.begun;
-        let is_there = !there.is_away(self.now) && there.refuses_until < calling.begun;
+        let is_there = !there.is_down(self.now) && there.refuses_until < calling.begun;
         // It may need replicas, which are asked on a separate connection.
-        let is_beside = client.silent_until.max(client.refused_until) < calling.begun;
-        is_linked && is_settled && is_there && is_beside && client.stopped_until < calling.begun
+        let is_separate_up = client.silent_until.max(client.refused_until) < calling.begun;
+        is_linked
+            && is_settled
+            && is_there
+            && is_separate_up
+            && client.stopped_until < calling.begun
     }
 
     fn check_losses(&self) -> Result<(), String> {
@@ -109,8 +113,8 @@ impl World {
                 .iter()
                 .filter_map(|actor| actor.guard.as_ref())
             {
-                let is_in_doubt = client.is_unsure && client.has_undone && is_kept(&guard.proof);
-                if !guard.is_taken_away && !is_in_doubt && guard.proof.is_live(now) {
+                let is_uncertain = client.is_unsure && client.has_undone && is_kept(&guard.proof);
+                if !guard.is_taken_away && !is_uncertain && guard.proof.is_live(now) {
                     held.push(guard);
                 }
             }
@@ -158,7 +162,7 @@ impl World {
     /// Call it before anything happens: then the current state is at most as old
     /// as the last check.
     pub(crate) fn check_watches(&mut self) -> Result<(), String> {
-        if self.now < self.looked + LOOKS {
+        if self.now < self.checked_at + CHECK_INTERVAL {
             return Ok(());
         }
         for (client, actor) in everybody() {
@@ -170,11 +174,11 @@ impl World {
                 if let Some(guard) = &mut self.clients[client].actors[actor].guard {
                     guard.watched = now;
                 }
-            } else if self.now > guard.watched + nanos(guard.lease) / 12 * 5 + 2 * LOOKS {
+            } else if self.now > guard.watched + nanos(guard.lease) / 12 * 5 + 2 * CHECK_INTERVAL {
                 return Err(format!("client {client} does not watch {guard:?}"));
             }
         }
-        self.looked = self.now;
+        self.checked_at = self.now;
         Ok(())
     }
 
@@ -195,17 +199,17 @@ impl World {
         // A request of an earlier connection may move the watch there.
         let is_hindered = link.is_cut
             || !link.is_predecessor_gone
-            || there.is_away(self.looked)
-            || self.looked < there.refuses_until
-            || self.looked < this.stopped_until
-            || self.looked < this.silent_until.max(this.refused_until)
+            || there.is_down(self.checked_at)
+            || self.checked_at < there.refuses_until
+            || self.checked_at < this.stopped_until
+            || self.checked_at < this.silent_until.max(this.refused_until)
             || this.engine.routes().node(claims.slot()) != node
             || self.is_cluster() && self.places[place(claims.slot())].moving.is_some();
         let is_of = |calling: &Calling| calling.owner == claims.owner().as_str();
         let mut calls = this.actors.iter().filter_map(|it| it.call.as_ref());
         let is_busy = this.asked.values().any(|by| *by == link.number) || calls.any(is_of);
-        let is_told = there.watcher(&name(claims)) == Some(link.session);
-        is_out || is_hindered || is_busy || is_told
+        let is_notified = there.watcher(&name(claims)) == Some(link.session);
+        is_out || is_hindered || is_busy || is_notified
     }
 
     /// What a call for a lock needs for a quick answer: the server and the

@@ -35,17 +35,17 @@ pub(crate) struct Client {
     pub(crate) opened: u64,
     /// The requests without an answer, with their connections.
     pub(crate) asked: BTreeMap<Id, u64>,
-    pub(crate) dawdles_until: u64,
+    pub(crate) slow_until: u64,
     /// The connections that have asked a server for a moving slot, once each.
     pub(crate) asking: BTreeSet<u64>,
     /// The server's ID of the connections for replicas, by server; until when
     /// they are silent, unnoticed; and until when new ones are refused.
-    pub(crate) beside: BTreeMap<usize, u64>,
+    pub(crate) separate: BTreeMap<usize, u64>,
     pub(crate) silent_until: u64,
     pub(crate) refused_until: u64,
     /// Whether it has just asked for the routes and wants to ask again.
     pub(crate) has_asked: bool,
-    pub(crate) doubts: bool,
+    pub(crate) wants_routes: bool,
     pub(crate) owners: u64,
     /// The losses that it has learned of.
     pub(crate) lost: HashSet<(Name, u64)>,
@@ -58,7 +58,7 @@ pub(crate) enum Way {
     /// By a connection that only asks for a moving slot.
     Asking,
     /// By a connection for replicas.
-    Beside,
+    Separate,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -99,7 +99,7 @@ pub(crate) enum Happening {
         result: Result<Reply, Fault>,
     },
     /// A message is read.
-    Told {
+    Sent {
         link: u64,
         message: Message,
     },
@@ -161,7 +161,7 @@ impl Happening {
         matches!(
             self,
             Self::Replied { .. }
-                | Self::Told { .. }
+                | Self::Sent { .. }
                 | Self::Unanswered { .. }
                 | Self::Breaks { .. }
                 | Self::Connects { .. }
@@ -185,13 +185,13 @@ impl Client {
             links: BTreeMap::new(),
             opened: 0,
             asked: BTreeMap::new(),
-            dawdles_until: 0,
+            slow_until: 0,
             asking: BTreeSet::new(),
-            beside: BTreeMap::new(),
+            separate: BTreeMap::new(),
             silent_until: 0,
             refused_until: 0,
             has_asked: false,
-            doubts: false,
+            wants_routes: false,
             owners: 0,
             lost: HashSet::new(),
         }

@@ -11,7 +11,7 @@ use crate::client::Happening;
 use crate::operation::KEYS;
 use crate::server::{Server, failure};
 use crate::world::{SECOND, World};
-use rlock_testkit::core::told;
+use rlock_testkit::core::messages;
 
 /// One server, known as such; or two servers with half of the slots each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -230,7 +230,13 @@ impl World {
                     db: 0,
                     key: &ended.key,
                 };
-                core.publish(key, listener, told::Word::Withdrawn, &ended.owner, None);
+                core.publish(
+                    key,
+                    listener,
+                    messages::MessageKind::Withdrawn,
+                    &ended.owner,
+                    None,
+                );
             }
         }
         core.locks.settle_later(name(key));

@@ -32,7 +32,7 @@ impl World {
         let (master, spare, is_failing) = (row.master, row.spare, row.is_failing);
         let is_moving = self.places.iter().any(|place| place.moving.is_some());
         let is_steady = row.steady_from <= self.now;
-        if is_failing || is_moving || !is_steady || self.servers[spare].is_away(self.now) {
+        if is_failing || is_moving || !is_steady || self.servers[spare].is_down(self.now) {
             return;
         }
         let lag = if fall == Fall::Demoted { 0 } else { lag };
@@ -68,7 +68,7 @@ impl World {
             Fall::Killed | Fall::Paused => self.below(3 * SECOND),
         };
         let back = self.now + late + back;
-        self.servers[old].away_until = back;
+        self.servers[old].down_until = back;
         match fall {
             Fall::Killed => self.is_killed(old, back),
             Fall::Paused | Fall::Demoted => {}
@@ -89,7 +89,7 @@ impl World {
         self.servers[server] = Server {
             view,
             ahead,
-            away_until: back,
+            down_until: back,
             ..Server::new()
         };
         for client in 0..self.clients.len() {
@@ -144,8 +144,8 @@ impl World {
         self.tells(|| format!("  server {server} is a replica"));
         let view = self.view();
         let this = &mut self.servers[server];
-        (this.view, this.away_until) = (view, 0);
-        this.stands_down();
+        (this.view, this.down_until) = (view, 0);
+        this.demote();
         this.set_time(self.now);
         self.has_acted(server);
     }

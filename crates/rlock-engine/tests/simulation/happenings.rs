@@ -74,7 +74,7 @@ impl World {
             self.wrong = Some(format!("{server} is asked, not {named:?}: {request:?}"));
         }
         if request.replicas() > 0 {
-            return self.asks_beside(client, server, id, request);
+            return self.asks_separately(client, server, id, request);
         }
         if is_cut {
             return self.later(RESPONSE_LIMIT, client, Happening::Unanswered { id });
@@ -109,7 +109,7 @@ impl World {
             Happening::Replied {
                 id, moved, result, ..
             } => self.replied(client, id, moved, result),
-            Happening::Told { link, message } => {
+            Happening::Sent { link, message } => {
                 let (kind, fence) = (message.word, message.fence);
                 let name = Name::new(&message.name);
                 if kind == NoticeKind::Lost {
@@ -179,9 +179,9 @@ impl World {
         let Some(server) = server else {
             return;
         };
-        if self.servers[server].is_away(now) {
+        if self.servers[server].is_down(now) {
             // It sees that when it runs again.
-            let time = self.servers[server].away_until - now;
+            let time = self.servers[server].down_until - now;
             return self.later(time, 0, Happening::Closes { session });
         }
         self.tells(|| format!("  server {server}: {session} is closed"));
@@ -205,10 +205,10 @@ impl World {
             }
             return;
         }
-        if this.is_away(self.now) {
-            let time = this.away_until - self.now;
+        if this.is_down(self.now) {
+            let time = this.down_until - self.now;
             match way {
-                Way::Beside => self.is_silent_beside(client, id),
+                Way::Separate => self.separate_is_silent(client, id),
                 Way::Link => self.later(RESPONSE_LIMIT, client, Happening::Unanswered { id }),
                 Way::Asking => {
                     self.later(RESPONSE_LIMIT, client, Happening::Unanswered { id });
@@ -245,7 +245,7 @@ impl World {
         }
         let late = self.delay();
         let now = self.now;
-        let dawdles_until = self.clients[client].dawdles_until;
+        let slow_until = self.clients[client].slow_until;
         let replied = |here| Happening::Replied {
             id,
             here,
@@ -262,14 +262,14 @@ impl World {
         } else if let Some(link) = links.next() {
             link.at_client = link.at_client.max(now + late) + 1;
             let here = link.at_client;
-            self.later(here.max(dawdles_until) - now, client, replied(here));
+            self.later(here.max(slow_until) - now, client, replied(here));
         }
         self.has_acted(server);
     }
 
     /// A request about a hold goes to the server that already has it.
     fn asks_there(&mut self, client: usize, server: usize, id: Id, request: Request) {
-        if self.servers[server].is_away(self.now) {
+        if self.servers[server].is_down(self.now) {
             return self.is_not_there(client, id);
         }
         self.last += 1;
@@ -289,14 +289,14 @@ impl World {
 
     /// A request for replicas uses a separate connection, whose state says
     /// nothing about the client's main one.
-    fn asks_beside(&mut self, client: usize, server: usize, id: Id, request: Request) {
+    fn asks_separately(&mut self, client: usize, server: usize, id: Id, request: Request) {
         let this = &self.clients[client];
         let is_silent = self.now < this.silent_until;
-        let is_refused = self.now < this.refused_until || self.servers[server].is_away(self.now);
-        let known = this.beside.get(&server).copied();
+        let is_refused = self.now < this.refused_until || self.servers[server].is_down(self.now);
+        let known = this.separate.get(&server).copied();
         let known = known.filter(|it| self.servers[server].sessions.contains_key(it));
         if is_silent {
-            return self.is_silent_beside(client, id);
+            return self.separate_is_silent(client, id);
         }
         if known.is_none() && is_refused {
             return self.is_not_there(client, id);
@@ -306,12 +306,12 @@ impl World {
             self.servers[server].open_to_ask(self.last, client);
             self.last
         });
-        self.clients[client].beside.insert(server, session);
+        self.clients[client].separate.insert(server, session);
         let late = self.delay();
         let asked = Happening::Asked {
             server,
             session,
-            way: Way::Beside,
+            way: Way::Separate,
             id,
             request,
         };
@@ -325,7 +325,7 @@ impl World {
         for message in self.servers[server].messages() {
             let client = message.client;
             let late = self.delay();
-            let dawdles_until = self.clients[client].dawdles_until;
+            let slow_until = self.clients[client].slow_until;
             let link = self.clients[client].links.get_mut(&node);
             let Some(link) = link.filter(|link| !link.is_cut && link.server == server) else {
                 continue;
@@ -334,8 +334,8 @@ impl World {
                 continue;
             }
             link.at_client = link.at_client.max(self.now + late) + 1;
-            let (at, link) = (link.at_client.max(dawdles_until), link.number);
-            self.later(at - self.now, client, Happening::Told { link, message });
+            let (at, link) = (link.at_client.max(slow_until), link.number);
+            self.later(at - self.now, client, Happening::Sent { link, message });
         }
     }
 }

@@ -12,7 +12,7 @@ use rlock_engine::error::Fault;
 
 use crate::client::{Happening, Link, REPLICATION};
 use crate::cluster::{Kind, SLOTS};
-use crate::operation::{Beside, Cut};
+use crate::operation::{Cut, Separate};
 use crate::server::failure;
 use crate::world::{MS, SECOND, World, nanos};
 
@@ -83,7 +83,7 @@ impl World {
         let chance = self.below(places.len() as u64);
         let place = places.get(usize::try_from(chance).unwrap_or(0)).copied();
         let this = &self.servers[server];
-        let is_there = !this.is_away(self.now) && this.is_master;
+        let is_there = !this.is_down(self.now) && this.is_master;
         match place {
             Some(place) if is_there && this.view[place] == server => {
                 self.is_connected(client, node, server, place);
@@ -101,7 +101,7 @@ impl World {
     fn has_not_connected(&mut self, client: usize, node: Node) {
         self.tells(|| format!("  client {client}: no connection to {node:?}"));
         if self.kind == Kind::Cluster {
-            self.doubts(client);
+            self.refreshes_routes(client);
         }
         if self.places_at(client, node).is_empty() {
             let is_left = true;
@@ -168,7 +168,7 @@ impl World {
         }
         // Some callers see it first; others see it later, or read a reply that
         // was already there.
-        let read = self.delay_what_is_said(client, number);
+        let read = self.delay_replies(client, number);
         for id in self.clients[client].asked_by(number) {
             if self.below(2) == 0 && !read.contains(&id) {
                 self.unanswered(client, id);
@@ -176,7 +176,7 @@ impl World {
         }
         let node = self.kind.node(server);
         self.clients[client].links.remove(&node.0);
-        if let Some(session) = self.clients[client].beside.remove(&server) {
+        if let Some(session) = self.clients[client].separate.remove(&server) {
             let soon = self.below(20 * MS);
             self.later(soon, client, Happening::Closes { session });
         }
@@ -196,11 +196,11 @@ impl World {
 
     /// Bytes of a connection may be read long after its end: the replies to those
     /// requests.
-    fn delay_what_is_said(&mut self, client: usize, number: u64) -> Vec<Id> {
+    fn delay_replies(&mut self, client: usize, number: u64) -> Vec<Id> {
         let asked = self.clients[client].asked_by(number);
         let now = self.now;
         let is_late = |happening: &Happening| match happening {
-            Happening::Told { link, .. } => *link == number,
+            Happening::Sent { link, .. } => *link == number,
             Happening::Replied { id, here, .. } => *here <= now && asked.contains(id),
             _ => false,
         };
@@ -233,17 +233,17 @@ impl World {
     pub(crate) fn redirected(&mut self, client: usize, slot: u16, server: usize) {
         let node = self.kind.node(server);
         self.tell(client, Event::SlotMoved { slot, node });
-        self.doubts(client);
+        self.refreshes_routes(client);
     }
 
     /// A client's routes may be wrong.
-    pub(crate) fn doubts(&mut self, client: usize) {
+    pub(crate) fn refreshes_routes(&mut self, client: usize) {
         let this = &mut self.clients[client];
         if std::mem::replace(&mut this.has_asked, true) {
-            this.doubts = true;
+            this.wants_routes = true;
             return;
         }
-        this.doubts = false;
+        this.wants_routes = false;
         let soon = self.delay();
         self.later(soon, client, Happening::AsksForRoutes);
         self.later(soon + SECOND, client, Happening::MayAsk);
@@ -254,7 +254,7 @@ impl World {
         let links = self.clients[client].links.values();
         let linked = links.filter(|it| !it.is_cut).map(|link| link.server);
         let all = linked.chain(0..self.servers.len());
-        let mut there = all.filter(|server| !self.servers[*server].is_away(self.now));
+        let mut there = all.filter(|server| !self.servers[*server].is_down(self.now));
         if let Some(server) = there.next() {
             drop(there);
             let (view, late) = (self.servers[server].view, self.delay());
@@ -265,8 +265,8 @@ impl World {
     pub(crate) fn may_ask_again(&mut self, client: usize) {
         let this = &mut self.clients[client];
         this.has_asked = false;
-        if this.doubts {
-            self.doubts(client);
+        if this.wants_routes {
+            self.refreshes_routes(client);
         }
     }
 
@@ -280,7 +280,7 @@ impl World {
     }
 
     /// The connection for replicas becomes silent.
-    pub(crate) fn is_silent_beside(&mut self, client: usize, id: Id) {
+    pub(crate) fn separate_is_silent(&mut self, client: usize, id: Id) {
         let time = RESPONSE_LIMIT + nanos(REPLICATION);
         let replied = Happening::Replied {
             id,
@@ -292,17 +292,17 @@ impl World {
     }
 
     /// Faults of the connections for replicas.
-    pub(crate) fn goes_wrong_beside(&mut self, client: usize, how: Beside) {
+    pub(crate) fn separate_fails(&mut self, client: usize, how: Separate) {
         let this = &mut self.clients[client];
         match how {
-            Beside::Breaks => {}
-            Beside::Silent => {
+            Separate::Breaks => {}
+            Separate::Silent => {
                 this.silent_until = self.now + RESPONSE_LIMIT + nanos(REPLICATION);
             }
-            Beside::Refused(time) => this.refused_until = self.now + nanos(time),
+            Separate::Refused(time) => this.refused_until = self.now + nanos(time),
         }
-        if how != Beside::Silent {
-            for session in std::mem::take(&mut this.beside).into_values() {
+        if how != Separate::Silent {
+            for session in std::mem::take(&mut this.separate).into_values() {
                 self.later(0, client, Happening::Closes { session });
             }
         }
@@ -378,7 +378,7 @@ fn time_of_changes_elsewhere(engine: &mut Engine) -> Duration {
 }
 
 #[test]
-fn what_happens_to_one_server_costs_nothing_for_what_is_held_at_others() {
+fn an_event_at_one_server_costs_nothing_for_holds_at_others() {
     let (mut few, mut many) = (holder(1), holder(50_000));
     let few = time_of_changes_elsewhere(&mut few);
     let many = time_of_changes_elsewhere(&mut many);

@@ -12,8 +12,8 @@ mod client;
 mod cluster;
 mod fail_over;
 mod happenings;
+mod interfere;
 mod links;
-mod meddle;
 mod operation;
 mod scripts;
 mod server;
@@ -50,7 +50,7 @@ fn no_two_hold_no_call_hangs_and_nothing_stays() {
 }
 
 #[test]
-fn nor_in_a_cluster_whose_slots_and_masters_change() {
+fn no_two_hold_no_call_hangs_and_nothing_stays_in_a_cluster() {
     let seen = play(Kind::Cluster, 630);
     assert!(seen.events >= 500_000, "{seen:?}");
     assert!(seen.grants >= 3_000, "{seen:?}");
@@ -74,8 +74,8 @@ fn play(kind: Kind, cases: u32) -> Seen {
         let mut world = World::new(kind, seed);
         let outcome = world.play(&script);
         if let Err(error) = outcome {
-            let story = World::story(kind, &script, seed);
-            return Err(TestCaseError::fail(format!("{error}\n{story}\n{error}")));
+            let trace = World::trace(kind, &script, seed);
+            return Err(TestCaseError::fail(format!("{error}\n{trace}\n{error}")));
         }
         let before = seen.get();
         seen.set(Seen {

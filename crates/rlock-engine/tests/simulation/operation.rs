@@ -45,7 +45,7 @@ pub(crate) enum Operation {
         how: Cut,
     },
     /// Something happens to a client's connections for replicas.
-    Beside { client: usize, how: Beside },
+    Separate { client: usize, how: Separate },
     /// Its process is stopped, or its machine is suspended.
     Stop { client: usize, time: Duration },
     /// Its connections are read late, though its clock runs.
@@ -95,7 +95,7 @@ pub(crate) enum Cut {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Beside {
+pub(crate) enum Separate {
     /// Both ends see it.
     Breaks,
     /// Nobody sees it: everything sent is lost.
@@ -174,12 +174,12 @@ impl Operation {
                 shard: [None, Some(0), Some(1)][usize::from(which) % 3],
                 how: [Cut::Plain, Cut::HalfOpen, Cut::Silent, Cut::Unseen][usize::from(how) % 4],
             },
-            30 => Self::Beside {
+            30 => Self::Separate {
                 client,
                 how: match how % 3 {
-                    0 => Beside::Breaks,
-                    1 => Beside::Silent,
-                    _ => Beside::Refused(millis(20 * u64::from(long))),
+                    0 => Separate::Breaks,
+                    1 => Separate::Silent,
+                    _ => Separate::Refused(millis(20 * u64::from(long))),
                 },
             },
             21 => Self::Stop {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use rlock_engine::engine::terms::{Ask, LEASE_DEFAULT, Lease, Queueing, Terms};
 
 use crate::cluster::Kind;
-use crate::operation::{Beside, Cut, Fall, Operation};
+use crate::operation::{Cut, Fall, Operation, Separate};
 use crate::world::World;
 
 /// How often each of these scripts is played, each time with other delays.
@@ -15,7 +15,7 @@ const SEEDS: u64 = 100;
 /// the lock to the next in line. The same owner asks again before the message
 /// arrives.
 #[test]
-fn a_grant_that_an_earlier_connection_was_told_of_is_none() {
+fn a_grant_reported_to_an_earlier_connection_does_not_count() {
     let wait = Queueing::Unlimited;
     let script = [
         asks(0, Queueing::Try, LEASE_DEFAULT),
@@ -41,7 +41,7 @@ fn a_grant_that_an_earlier_connection_was_told_of_is_none() {
 /// that. The next connection repeats it. The first one arrives after its owner
 /// has taken the lock again.
 #[test]
-fn a_late_release_frees_nothing_that_was_taken_anew() {
+fn a_late_release_does_not_free_a_reacquired_lock() {
     let wait = Queueing::Unlimited;
     let script = [
         asks(1, Queueing::Try, LEASE_DEFAULT),
@@ -63,7 +63,7 @@ fn a_late_release_frees_nothing_that_was_taken_anew() {
 /// Its requests would be answered within five seconds, or never. A lease of two
 /// seconds cannot wait for that.
 #[test]
-fn a_silent_connection_is_given_up_while_a_lease_can_still_be_renewed() {
+fn a_silent_connection_is_closed_while_a_lease_can_still_be_renewed() {
     let asked = asks(0, Queueing::Try, Duration::from_secs(2));
     let silent = cuts(0, None, Cut::Silent);
     let script = [asked, passes(2_100), silent, passes(1_510)];
@@ -94,7 +94,7 @@ fn a_silent_master_delays_no_lock_of_another() {
 
 /// Nothing renews it, so no request would be refused there.
 #[test]
-fn a_loss_is_told_at_the_master_that_has_the_slot_now() {
+fn a_loss_is_reported_by_the_master_that_has_the_slot_now() {
     for window in [0, 500] {
         let window = Duration::from_millis(window);
         let key = Some(0);
@@ -115,7 +115,7 @@ fn a_loss_is_told_at_the_master_that_has_the_slot_now() {
 
 /// Waits and holds continue at the replica, though the master is gone for good.
 #[test]
-fn a_wait_goes_on_at_the_replica() {
+fn a_wait_continues_at_the_replica() {
     for (kind, fall) in [
         (Kind::One, Fall::Killed),
         (Kind::One, Fall::Paused),
@@ -149,7 +149,7 @@ fn a_wait_goes_on_at_the_replica() {
 /// moves to the other master. The reply to an earlier renewal is read when the
 /// hold is already counted at the other master.
 #[test]
-fn what_an_ended_connection_has_renewed_is_cut_also_at_another_master() {
+fn a_renewal_by_an_ended_connection_is_cut_at_another_master() {
     let bound = Terms::new()
         .lease(Duration::from_millis(700))
         .unwrap()
@@ -186,7 +186,7 @@ fn what_an_ended_connection_has_renewed_is_cut_also_at_another_master() {
 
 /// A grant's message is late, while another master answers all the time.
 #[test]
-fn a_sign_of_life_of_another_master_says_nothing_of_a_grant() {
+fn a_heartbeat_of_another_master_proves_no_grant() {
     let brief = Duration::from_millis(700);
     let bound = Terms::new().bound(Duration::from_millis(400)).unwrap();
     let script = [
@@ -209,7 +209,7 @@ fn a_sign_of_life_of_another_master_says_nothing_of_a_grant() {
 /// The same for the connection for replicas: a grant's message is late, while
 /// that connection renews a hold all the time.
 #[test]
-fn a_sign_of_life_beside_a_connection_says_nothing_of_a_grant() {
+fn a_reply_on_a_separate_connection_proves_no_grant() {
     for renewed in [true, false] {
         let brief = Duration::from_millis(700);
         let waiting = Terms {
@@ -237,9 +237,9 @@ fn a_sign_of_life_beside_a_connection_says_nothing_of_a_grant() {
 /// The server has lost a connection, and with it a bound hold. Meanwhile another
 /// connection asks replicas all the time, or is refused all the time.
 #[test]
-fn nor_keeps_it_what_is_bound_to_the_connection() {
+fn a_reply_on_a_separate_connection_keeps_no_bound_hold() {
     let bound = Terms::new().bound(Duration::from_millis(500)).unwrap();
-    let refused = Beside::Refused(Duration::from_secs(60));
+    let refused = Separate::Refused(Duration::from_secs(60));
     for how in [None, Some(refused)] {
         let script = [
             at(1, with(replicated(), asks(2, Queueing::Try, LEASE_DEFAULT))),
@@ -250,7 +250,7 @@ fn nor_keeps_it_what_is_bound_to_the_connection() {
             passes(2_100),
             cuts(0, None, Cut::Unseen),
             match how {
-                Some(how) => Operation::Beside { client: 0, how },
+                Some(how) => Operation::Separate { client: 0, how },
                 None => passes(0),
             },
             passes(4_000),
@@ -262,9 +262,9 @@ fn nor_keeps_it_what_is_bound_to_the_connection() {
 /// Replicas cannot be asked, so nobody can work under the grant.
 #[test]
 fn a_lock_is_not_held_for_a_call_whose_grant_nobody_can_confirm() {
-    for how in [Beside::Refused(Duration::from_secs(60)), Beside::Silent] {
+    for how in [Separate::Refused(Duration::from_secs(60)), Separate::Silent] {
         let script = [
-            Operation::Beside { client: 0, how },
+            Operation::Separate { client: 0, how },
             with(
                 Terms::new().replicas(1).unwrap(),
                 asks(0, Queueing::Unlimited, LEASE_DEFAULT),
@@ -331,8 +331,8 @@ fn play(kind: Kind, seeds: u64, script: &[Operation], is_right: impl Fn(&World) 
             outcome = Err("it is not as it should be at the end".to_owned());
         }
         if let Err(error) = outcome {
-            let story = World::story(kind, script, seed);
-            panic!("seed {seed}: {error}\n{story}\n{error}");
+            let trace = World::trace(kind, script, seed);
+            panic!("seed {seed}: {error}\n{trace}\n{error}");
         }
     }
 }

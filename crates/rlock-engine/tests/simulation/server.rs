@@ -9,7 +9,7 @@ use rlock_engine::error::{Failure, Fault, ServerError};
 
 use crate::cluster::View;
 use rlock_testkit::core::driver::Driver;
-use rlock_testkit::core::told;
+use rlock_testkit::core::messages;
 
 pub(crate) const START: u64 = 1_700_000_000_000_000;
 
@@ -27,7 +27,7 @@ pub(crate) struct Server {
     /// Until when it refuses everything.
     pub(crate) refuses_until: u64,
     /// Until when its process is paused or gone.
-    pub(crate) away_until: u64,
+    pub(crate) down_until: u64,
     /// How far somebody has set the clock forward, in microseconds.
     pub(crate) ahead: u64,
     pub(crate) calls: u64,
@@ -66,7 +66,7 @@ impl Server {
             watched: BTreeMap::new(),
             queued: BTreeMap::new(),
             refuses_until: 0,
-            away_until: 0,
+            down_until: 0,
             ahead: 0,
             calls: 0,
         }
@@ -103,8 +103,8 @@ impl Server {
         Some((micros + 1) * 1000)
     }
 
-    pub(crate) fn is_away(&self, now: u64) -> bool {
-        now < self.away_until
+    pub(crate) fn is_down(&self, now: u64) -> bool {
+        now < self.down_until
     }
 
     pub(crate) fn open(&mut self, session: u64, client: usize) {
@@ -134,13 +134,13 @@ impl Server {
     }
 
     /// It is a replica from now on.
-    pub(crate) fn stands_down(&mut self) {
-        self.core.locks.stand_down();
+    pub(crate) fn demote(&mut self) {
+        self.core.locks.demote();
         while let Some(ended) = self.core.locks.next_left() {
             if let rlock_core::Delivery::Notify(listener) = &ended.delivery {
                 let (db, key) = (0, &*ended.key);
                 let name = rlock_core::Name { db, key };
-                let word = told::Word::Withdrawn;
+                let word = messages::MessageKind::Withdrawn;
                 self.core.publish(name, listener, word, &ended.owner, None);
             }
         }
@@ -173,9 +173,9 @@ impl Server {
     }
 
     pub(crate) fn messages(&mut self) -> Vec<Message> {
-        let told = std::mem::take(&mut self.core.told);
-        let messages = told.into_iter().filter_map(|told| match told {
-            told::Told::Message {
+        let sent = std::mem::take(&mut self.core.sent);
+        let messages = sent.into_iter().filter_map(|sent| match sent {
+            messages::Sent::Message {
                 key,
                 channel: (_, channel),
                 word,
@@ -186,17 +186,17 @@ impl Server {
                     .parse()
                     .expect("a channel is the number of a client"),
                 word: match word {
-                    told::Word::Grant => NoticeKind::Grant,
-                    told::Word::WaitOver => NoticeKind::WaitEnded,
-                    told::Word::Withdrawn => NoticeKind::Withdrawn,
-                    told::Word::Lost => NoticeKind::Lost,
+                    messages::MessageKind::Grant => NoticeKind::Grant,
+                    messages::MessageKind::WaitOver => NoticeKind::WaitEnded,
+                    messages::MessageKind::Withdrawn => NoticeKind::Withdrawn,
+                    messages::MessageKind::Lost => NoticeKind::Lost,
                 },
                 fence: fence.map_or(0, rlock_core::Fence::get),
                 name: format!("{owner} {key}").into_bytes(),
             }),
-            told::Told::Answer { .. } | told::Told::Unlock { .. } | told::Told::Value { .. } => {
-                None
-            }
+            messages::Sent::Answer { .. }
+            | messages::Sent::Unlock { .. }
+            | messages::Sent::Value { .. } => None,
         });
         let messages: Vec<_> = messages.collect();
         for message in &messages {
@@ -213,7 +213,7 @@ impl Server {
     }
 }
 
-fn channel(client: usize) -> told::OnChannel {
+fn channel(client: usize) -> messages::OnChannel {
     (ChannelKind::Plain, client.to_string())
 }
 

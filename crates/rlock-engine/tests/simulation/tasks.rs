@@ -34,7 +34,7 @@ impl World {
             }
             Operation::Downgrade { actor } => self.downgrades(actor % CLIENTS, actor),
             Operation::Extend { actor, lease } => self.extends(actor % CLIENTS, actor, lease),
-            operation => self.meddles(operation),
+            operation => self.interferes(operation),
         }
     }
 
@@ -263,7 +263,7 @@ impl World {
                 What::Lock(ask, _) => (ask, LEASE_MAX),
                 _ => (Ask::Exclusive, before.unwrap_or(LEASE_MAX)),
             };
-            let is_taken_away = calling.begun <= self.meddled;
+            let is_taken_away = calling.begun <= self.interfered;
             let guard = Guard {
                 proof,
                 ask,

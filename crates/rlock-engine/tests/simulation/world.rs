@@ -32,7 +32,7 @@ pub(crate) struct World {
     /// The largest fence of all guards, by key, and its owner.
     pub(crate) fences: BTreeMap<Vec<u8>, (u64, String)>,
     /// When somebody last took locks away or set the clock.
-    pub(crate) meddled: u64,
+    pub(crate) interfered: u64,
     /// The locks that servers have promised to keep.
     pub(crate) kept: Vec<Kept>,
     /// When such a promise was last broken.
@@ -43,11 +43,11 @@ pub(crate) struct World {
     pub(crate) may_leave: bool,
     pub(crate) is_ending: bool,
     /// When the watches of all holds were last checked.
-    pub(crate) looked: u64,
+    pub(crate) checked_at: u64,
     /// The first violation.
     pub(crate) wrong: Option<String>,
     /// The log of events, if somebody wants to read it.
-    pub(crate) story: Option<Vec<String>>,
+    pub(crate) trace: Option<Vec<String>>,
     pub(crate) happened: u64,
     pub(crate) granted: u64,
     pub(crate) reconnects: u64,
@@ -89,15 +89,15 @@ impl World {
             clients: clients.collect(),
             unreplicated: Vec::new(),
             fences: BTreeMap::new(),
-            meddled: 0,
+            interfered: 0,
             kept: Vec::new(),
             disturbed: 0,
             left: BTreeSet::new(),
             may_leave: false,
             is_ending: false,
-            looked: 0,
+            checked_at: 0,
             wrong: None,
-            story: None,
+            trace: None,
             happened: 0,
             granted: 0,
             reconnects: 0,
@@ -114,17 +114,17 @@ impl World {
     }
 
     /// The events of `script` played with `seed`, line by line.
-    pub(crate) fn story(kind: Kind, script: &[Operation], seed: u64) -> String {
+    pub(crate) fn trace(kind: Kind, script: &[Operation], seed: u64) -> String {
         let mut world = Self::new(kind, seed);
-        world.story = Some(Vec::new());
+        world.trace = Some(Vec::new());
         let _ = world.play(script);
-        world.story.unwrap_or_default().join("\n")
+        world.trace.unwrap_or_default().join("\n")
     }
 
     pub(crate) fn tells(&mut self, line: impl FnOnce() -> String) {
         let micros = self.now / 1000;
-        if let Some(story) = &mut self.story {
-            story.push(format!("{micros:>9} {}", line()));
+        if let Some(trace) = &mut self.trace {
+            trace.push(format!("{micros:>9} {}", line()));
         }
     }
 
@@ -267,7 +267,7 @@ impl World {
 
     /// The next deadline of the servers, and the server that has it.
     pub(crate) fn next_of_servers(&self) -> Option<(u64, usize)> {
-        let is_there = |server: &usize| !self.servers[*server].is_away(self.now);
+        let is_there = |server: &usize| !self.servers[*server].is_down(self.now);
         let there = (0..self.servers.len()).filter(is_there);
         let next = there.filter_map(|it| Some((self.servers[it].next_deadline()?, it)));
         next.map(|(at, server)| (at.max(self.now), server)).min()

@@ -5,10 +5,10 @@ use rlock_core::{AcquireOptions, Fence, Mode, Name, Renewal, Request, Timestamp,
 use crate::core::{
     driver::text,
     foreign::{name, poison},
+    messages::{Ask, Reply, value_text},
     model::{Renewed, Via},
     operation::{Asked, CHANNELS, Foreign, OWNERS, Operation, Pass, Raise, SETS, USERS, Under},
     pair::{NOTHING, Pair},
-    told::{Ask, Reply, value_text},
 };
 
 impl Pair {
@@ -51,8 +51,8 @@ impl Pair {
                 self.model.follow(key);
                 NOTHING
             }
-            Operation::Overhear { on } => {
-                (self.driver.overheard, self.model.overheard) = (on, on);
+            Operation::ListenToUnlocks { on } => {
+                (self.driver.has_listeners, self.model.has_listeners) = (on, on);
                 NOTHING
             }
             Operation::Restart { ms } => self.restart(ms),

@@ -132,7 +132,7 @@ impl Operation {
                 channel: a % CHANNELS.len(),
                 on: b % 3 < 2,
             },
-            48 => Self::Overhear { on: b % 2 == 0 },
+            48 => Self::ListenToUnlocks { on: b % 2 == 0 },
             49..=53 => Self::Foreign {
                 change: Foreign::decode(d, key, owner, lease_ms),
                 settled: e % 3 < 2,

@@ -9,9 +9,9 @@ use rlock_core::{
 };
 
 use crate::core::{
+    messages::{Ask, Error, MessageKind, OnChannel, Outcome, Reply, Sent},
     store::{Store, Stored},
     stored::Others,
-    told::{Ask, Error, OnChannel, Outcome, Reply, Told, Word},
 };
 
 /// The place of a hand-off that may turn out to be undelivered.
@@ -31,9 +31,9 @@ pub struct Driver {
     pub places_per_user: u64,
     pub listened: BTreeSet<OnChannel>,
     /// Whether a client listens on the unlock channels.
-    pub overheard: bool,
+    pub has_listeners: bool,
     /// Messages and answers to others since the last check.
-    pub told: Vec<Told<Fence>>,
+    pub sent: Vec<Sent<Fence>>,
     /// Locks that a command has freed.
     pub freed: Vec<(u32, Box<[u8]>)>,
     /// The owners of the last refusal that was a cycle.
@@ -53,8 +53,8 @@ impl Driver {
             limits,
             places_per_user: 0,
             listened: BTreeSet::new(),
-            overheard: true,
-            told: Vec::new(),
+            has_listeners: true,
+            sent: Vec::new(),
             freed: Vec::new(),
             cycle: Vec::new(),
             calls: BTreeMap::new(),
@@ -251,7 +251,7 @@ impl Driver {
         let store = std::mem::take(&mut self.store);
         let before = std::mem::replace(self, Self::new(self.now, self.limits));
         self.store.keys = store.keys;
-        (self.listened, self.overheard) = (before.listened, before.overheard);
+        (self.listened, self.has_listeners) = (before.listened, before.has_listeners);
         self.places_per_user = before.places_per_user;
     }
 
@@ -282,7 +282,7 @@ impl Driver {
         let name = Name { db, key };
         match &ended.delivery {
             Delivery::Notify(listener) if Some(listener.session) != by => {
-                self.publish(name, listener, Word::Withdrawn, &ended.owner, None);
+                self.publish(name, listener, MessageKind::Withdrawn, &ended.owner, None);
             }
             delivery => self.answer(name, delivery, Outcome::Cancelled),
         }

@@ -127,7 +127,7 @@ impl Model {
                 let data = &mut self.locks[key].data;
                 if let Data::Hash(hash) = data {
                     hash.holders.retain(|it| it.owner != OWNERS[owner]);
-                    data.vanish_if_bare();
+                    data.remove_if_empty();
                 }
             }
             Foreign::Rename { from } => {
@@ -146,7 +146,7 @@ impl Model {
                 }
                 if let Data::Hash(hash) = data {
                     hash.value = value;
-                    data.vanish_if_bare();
+                    data.remove_if_empty();
                 }
             }
             Foreign::Flush { db } => {
@@ -181,7 +181,7 @@ impl Data {
     }
 
     /// A hash without fields is not a key.
-    fn vanish_if_bare(&mut self) {
+    fn remove_if_empty(&mut self) {
         if let Self::Hash(hash) = self
             && hash.mode == HashMode::Exclusive
             && (hash.fence, hash.value) == (None, None)

@@ -1,13 +1,13 @@
 //! Sorts the messages of one step into one comparable order.
 
-use crate::core::told::{Outcome, Told, Word};
+use crate::core::messages::{MessageKind, Outcome, Sent};
 
-impl<F> Told<F> {
+impl<F> Sent<F> {
     /// The owner that has lost a hold.
     fn loser(&self) -> Option<&str> {
         match self {
             Self::Message {
-                word: Word::Lost,
+                word: MessageKind::Lost,
                 owner,
                 ..
             } => Some(owner),
@@ -19,29 +19,29 @@ impl<F> Told<F> {
 /// Locks are independent, so the order matters only within each lock. Holds lost
 /// together have no order. An owner that waited without success, or listens on
 /// the unlock channel, receives nothing else.
-pub fn in_order_of_keys<F>(mut told: Vec<Told<F>>) -> Vec<Told<F>> {
-    told.sort_by_cached_key(|it| {
+pub fn in_order_of_keys<F>(mut sent: Vec<Sent<F>>) -> Vec<Sent<F>> {
+    sent.sort_by_cached_key(|it| {
         let (order, whom) = match it {
-            Told::Answer {
+            Sent::Answer {
                 outcome: Outcome::Granted(_),
                 ..
             }
-            | Told::Message {
-                word: Word::Grant | Word::Lost,
+            | Sent::Message {
+                word: MessageKind::Grant | MessageKind::Lost,
                 ..
             } => (1, String::new()),
-            Told::Answer { handle, .. } => (0, handle.to_string()),
-            Told::Message { owner, .. } => (0, owner.clone()),
-            Told::Unlock { .. } => (2, String::new()),
-            Told::Value { .. } => (3, String::new()),
+            Sent::Answer { handle, .. } => (0, handle.to_string()),
+            Sent::Message { owner, .. } => (0, owner.clone()),
+            Sent::Unlock { .. } => (2, String::new()),
+            Sent::Value { .. } => (3, String::new()),
         };
         (it.key().to_owned(), order, whom)
     });
-    let both_lost = |one: &Told<F>, other: &Told<F>| {
+    let both_lost = |one: &Sent<F>, other: &Sent<F>| {
         one.key() == other.key() && one.loser().is_some() && other.loser().is_some()
     };
-    for together in told.chunk_by_mut(both_lost) {
+    for together in sent.chunk_by_mut(both_lost) {
         together.sort_by(|one, other| one.loser().cmp(&other.loser()));
     }
-    told
+    sent
 }

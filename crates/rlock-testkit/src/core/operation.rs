@@ -111,7 +111,7 @@ pub enum Operation {
         key: usize,
     },
     /// A client subscribes to the unlock channels, or leaves them.
-    Overhear {
+    ListenToUnlocks {
         on: bool,
     },
     Foreign {

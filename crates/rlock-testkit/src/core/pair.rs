@@ -10,10 +10,10 @@ use rlock_core::{Fence, Timestamp};
 use crate::core::{
     driver::{Driver, text},
     foreign::name,
+    messages::Reply,
     model::{Kind, Limits, Lock, Model},
     operation::{CHANNELS, CONNECTIONS, KEYS, OWNERS, Operation, Pass},
     reached::Reached,
-    told::Reply,
 };
 
 /// The start of every pair, in milliseconds since the Unix epoch.
@@ -51,7 +51,7 @@ impl Setup {
         grace_ms: 40,
     };
     /// Without detection of deadlocks.
-    pub const HEEDLESS: Self = Self {
+    pub const NO_DEADLOCK_DETECTION: Self = Self {
         limits: Limits {
             waiters_max: 100,
             places_per_user: 0,
@@ -68,7 +68,7 @@ impl Setup {
         match number % 3 {
             0 => Self::WIDE,
             1 => Self::NARROW,
-            _ => Self::HEEDLESS,
+            _ => Self::NO_DEADLOCK_DETECTION,
         }
     }
 }
@@ -175,11 +175,11 @@ impl Pair {
             } else if changed {
                 self.compare(Operation::TURN, NOTHING)?;
             } else {
-                return self.check_knots(operation);
+                return self.check_stuck(operation);
             }
         }
         self.compare_all()?;
-        self.check_knots(operation)
+        self.check_stuck(operation)
     }
 
     /// Does everything that is due; true if there was anything.
@@ -188,7 +188,7 @@ impl Pair {
         let changed = self.driver.turn();
         self.model.turn();
         self.settled = true;
-        changed || before != self.model.counters || !self.model.told.is_empty()
+        changed || before != self.model.counters || !self.model.sent.is_empty()
     }
 
     /// When the timer is late, a request for several keys may wait for it

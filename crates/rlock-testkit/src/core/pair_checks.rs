@@ -8,10 +8,10 @@ use rlock_core::Fence;
 use crate::core::{
     foreign::name,
     in_order::in_order_of_keys,
+    messages::{Error, Reply, Sent},
     operation::{KEYS, OWNERS, Operation, SETS},
     pair::{Granted, Pair},
     store::Stored,
-    told::{Error, Reply, Told},
 };
 
 /// More grants than in one walk: fences may be ahead of the clock by this number
@@ -24,20 +24,20 @@ impl Pair {
         operation: Operation,
         (reply, expected): (Reply<Fence>, Reply<u64>),
     ) -> Result<(), String> {
-        let mut told = std::mem::take(&mut self.driver.told);
-        let mut foretold = std::mem::take(&mut self.model.told);
+        let mut sent = std::mem::take(&mut self.driver.sent);
+        let mut model_sent = std::mem::take(&mut self.model.sent);
         let together = std::mem::take(&mut self.model.given_together);
         if operation.is_several_things() {
             // A lock may be free until the other one has been read.
-            told.retain(|it| !is_unlock(it, &together));
-            foretold.retain(|it| !is_unlock(it, &together));
+            sent.retain(|it| !is_unlock(it, &together));
+            model_sent.retain(|it| !is_unlock(it, &together));
         }
-        let answered = self.check_calls(reply, &told);
-        self.tally(operation, reply, &told);
-        let told = in_order_of_keys(told);
-        let foretold = in_order_of_keys(foretold);
-        for (told, foretold) in told.iter().zip(&foretold) {
-            if let (Some(fence), Some(expected)) = (told.granted(), foretold.granted()) {
+        let answered = self.check_calls(reply, &sent);
+        self.tally(operation, reply, &sent);
+        let sent = in_order_of_keys(sent);
+        let model_sent = in_order_of_keys(model_sent);
+        for (sent, model_sent) in sent.iter().zip(&model_sent) {
+            if let (Some(fence), Some(expected)) = (sent.granted(), model_sent.granted()) {
                 self.fences.entry(*expected).or_insert(*fence);
             }
         }
@@ -47,12 +47,12 @@ impl Pair {
         if matches!(operation, Operation::RenewAll { .. }) {
             self.match_silent_grants();
         }
-        let told: Vec<_> = told.into_iter().map(|it| it.map(Some)).collect();
-        let foretold = foretold.into_iter();
-        let foretold: Vec<_> = foretold.map(|it| it.map(|it| self.fence(it))).collect();
+        let sent: Vec<_> = sent.into_iter().map(|it| it.map(Some)).collect();
+        let model_sent = model_sent.into_iter();
+        let model_sent: Vec<_> = model_sent.map(|it| it.map(|it| self.fence(it))).collect();
         let expected = expected.map(|grant| self.fence(grant));
         same("the reply", &reply.map(Some), &expected)?;
-        same("the messages", &told, &foretold)?;
+        same("the messages", &sent, &model_sent)?;
         answered?;
         let locks = &self.driver.locks;
         same("the counters", locks.counters(), &self.model.counters)?;
@@ -71,12 +71,12 @@ impl Pair {
     }
 
     /// Each blocked call is answered once, unless its connection ends before.
-    fn check_calls(&mut self, reply: Reply<Fence>, told: &[Told<Fence>]) -> Result<(), String> {
+    fn check_calls(&mut self, reply: Reply<Fence>, sent: &[Sent<Fence>]) -> Result<(), String> {
         if reply == Reply::Blocked {
             self.open_calls.insert(self.last_call);
         }
-        for told in told {
-            if let Told::Answer { handle, .. } = told {
+        for sent in sent {
+            if let Sent::Answer { handle, .. } = sent {
                 let first = self.open_calls.remove(handle);
                 same("a call is answered once", &first, &true)?;
             }
@@ -115,7 +115,7 @@ impl Pair {
 
     /// A knot needs a cause: a key that was changed from outside, or an owner
     /// with a kept place that was let in before others who wait.
-    pub fn check_knots(&mut self, operation: Operation) -> Result<(), String> {
+    pub fn check_stuck(&mut self, operation: Operation) -> Result<(), String> {
         let passed = std::mem::take(&mut self.model.passed_others);
         let foreign = matches!(operation, Operation::Foreign { .. });
         let old: Vec<_> = self.stuck.iter().map(String::as_str).collect();
@@ -231,8 +231,8 @@ impl Pair {
     }
 }
 
-fn is_unlock<F>(told: &Told<F>, keys: &[&str]) -> bool {
-    matches!(told, Told::Unlock { key } if keys.contains(&&**key))
+fn is_unlock<F>(sent: &Sent<F>, keys: &[&str]) -> bool {
+    matches!(sent, Sent::Unlock { key } if keys.contains(&&**key))
 }
 
 pub fn same<T: PartialEq + Debug>(what: &str, got: &T, expected: &T) -> Result<(), String> {

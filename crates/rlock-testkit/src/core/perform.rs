@@ -6,7 +6,7 @@ use rlock_core::{Announce, Delivery, Effect, Fence, Granted, Hold, Listener, Nam
 
 use crate::core::{
     driver::{Driver, text},
-    told::{OnChannel, Outcome, Told, Word},
+    messages::{MessageKind, OnChannel, Outcome, Sent},
 };
 
 impl Driver {
@@ -23,8 +23,8 @@ impl Driver {
         let mut effects = VecDeque::from(effects);
         while let Some(effect) = effects.pop_front() {
             match effect {
-                Effect::HandOff(granted) if self.is_heard(&granted.ticket.delivery) => {
-                    self.tell_grant(&[name], &granted);
+                Effect::HandOff(granted) if self.has_listener(&granted.ticket.delivery) => {
+                    self.deliver_grant(&[name], &granted);
                 }
                 Effect::HandOff(granted) => {
                     let step = self.locks.skip(self.now, name, hold, &granted);
@@ -35,12 +35,12 @@ impl Driver {
                     owner,
                     fence,
                     listener,
-                } => self.publish(name, &listener, Word::Lost, &owner, Some(fence)),
+                } => self.publish(name, &listener, MessageKind::Lost, &owner, Some(fence)),
                 Effect::WaitEnded { owner, delivery } => {
-                    self.tell_wait_over(name, &owner, &delivery);
+                    self.deliver_wait_over(name, &owner, &delivery);
                 }
                 Effect::Withdrawn(delivery) => self.answer(name, &delivery, Outcome::Superseded),
-                Effect::Offer if self.overheard => {
+                Effect::Offer if self.has_listeners => {
                     self.unlocked(name);
                     announce = Announce::No;
                 }
@@ -54,7 +54,7 @@ impl Driver {
     }
 
     /// Whether a waiter would receive its grant.
-    pub fn is_heard(&self, delivery: &Delivery) -> bool {
+    pub fn has_listener(&self, delivery: &Delivery) -> bool {
         match delivery {
             Delivery::Blocked { .. } => true,
             Delivery::Notify(listener) => self.listened.contains(&on_channel(listener)),
@@ -62,27 +62,27 @@ impl Driver {
         }
     }
 
-    pub fn tell_grant(&mut self, names: &[Name<'_>], granted: &Granted) {
+    pub fn deliver_grant(&mut self, names: &[Name<'_>], granted: &Granted) {
         let owner = &granted.ticket.owner;
         self.may_come_back(names, owner, granted.fence, granted.kept_place());
         let (owner, fence) = (&granted.ticket.owner, granted.fence);
         let delivery = &granted.ticket.delivery;
         if let Some(listener) = delivery.listener() {
-            self.publish(names[0], listener, Word::Grant, owner, Some(fence));
+            self.publish(names[0], listener, MessageKind::Grant, owner, Some(fence));
         }
         self.answer(names[0], delivery, Outcome::Granted(fence));
     }
 
-    pub fn tell_wait_over(&mut self, name: Name<'_>, owner: &[u8], delivery: &Delivery) {
+    pub fn deliver_wait_over(&mut self, name: Name<'_>, owner: &[u8], delivery: &Delivery) {
         if let Some(listener) = delivery.listener() {
-            self.publish(name, listener, Word::WaitOver, owner, None);
+            self.publish(name, listener, MessageKind::WaitOver, owner, None);
         }
         self.answer(name, delivery, Outcome::WaitOver);
     }
 
     pub fn answer(&mut self, name: Name<'_>, delivery: &Delivery, outcome: Outcome<Fence>) {
         if let Delivery::Blocked { session, handle } = delivery {
-            self.told.push(Told::Answer {
+            self.sent.push(Sent::Answer {
                 key: text(name.key),
                 session: *session,
                 handle: *handle,
@@ -95,13 +95,13 @@ impl Driver {
         &mut self,
         name: Name<'_>,
         listener: &Listener,
-        word: Word,
+        word: MessageKind,
         owner: &[u8],
         fence: Option<Fence>,
     ) {
         let channel = on_channel(listener);
         if self.listened.contains(&channel) {
-            self.told.push(Told::Message {
+            self.sent.push(Sent::Message {
                 key: text(name.key),
                 channel,
                 word,

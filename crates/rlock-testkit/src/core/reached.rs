@@ -6,20 +6,20 @@ use std::collections::BTreeMap;
 use rlock_core::{ChannelKind, Fence};
 
 use crate::core::{
+    messages::{Error, MessageKind, Outcome, Reply, Sent},
     operation::Operation,
     pair::Pair,
-    told::{Error, Outcome, Reply, Told, Word},
 };
 
 /// By the names of operation and outcome.
 pub type Reached = BTreeMap<(&'static str, &'static str), u64>;
 
 impl Pair {
-    pub fn tally(&mut self, operation: Operation, reply: Reply<Fence>, told: &[Told<Fence>]) {
+    pub fn tally(&mut self, operation: Operation, reply: Reply<Fence>, sent: &[Sent<Fence>]) {
         let own = (operation.name(), reply.name());
-        let others = told.iter().map(|it| ("others", it.name()));
-        let sharded = told.iter().filter(|it| it.is_sharded());
-        let others = others.chain(sharded.map(|_| ("others", "told on a sharded channel")));
+        let others = sent.iter().map(|it| ("others", it.name()));
+        let sharded = sent.iter().filter(|it| it.is_sharded());
+        let others = others.chain(sharded.map(|_| ("others", "notified on a sharded channel")));
         let events = std::mem::take(&mut self.model.events);
         for what in others.chain([own]).chain(events) {
             *self.reached.entry(what).or_default() += 1;
@@ -44,7 +44,7 @@ impl Operation {
             Self::HangUp { .. } => "hang up",
             Self::Close { .. } => "close",
             Self::Follow { .. } => "INFO",
-            Self::Listen { .. } | Self::Overhear { .. } => "listen",
+            Self::Listen { .. } | Self::ListenToUnlocks { .. } => "listen",
             Self::Foreign { .. } => "foreign",
             Self::Restart { .. } => "restart",
             Self::Pass { .. } => "pass",
@@ -78,7 +78,7 @@ impl Reply<Fence> {
     }
 }
 
-impl Told<Fence> {
+impl Sent<Fence> {
     const fn is_sharded(&self) -> bool {
         matches!(self, Self::Message { channel, .. } if matches!(channel.0, ChannelKind::Sharded))
     }
@@ -92,14 +92,14 @@ impl Told<Fence> {
                 Outcome::Cancelled => "call cancelled",
             },
             Self::Message { word, .. } => match word {
-                Word::Grant => "told of a grant",
-                Word::WaitOver => "told of the end of a wait",
-                Word::Withdrawn => "told of a withdrawal",
-                Word::Lost => "told of a loss",
+                MessageKind::Grant => "notified of a grant",
+                MessageKind::WaitOver => "notified of the end of a wait",
+                MessageKind::Withdrawn => "notified of a withdrawal",
+                MessageKind::Lost => "notified of a loss",
             },
             Self::Unlock { .. } => "unlock",
-            Self::Value { value: Some(_), .. } => "told of a value",
-            Self::Value { value: None, .. } => "told of the end of a value",
+            Self::Value { value: Some(_), .. } => "notified of a value",
+            Self::Value { value: None, .. } => "notified of the end of a value",
         }
     }
 }

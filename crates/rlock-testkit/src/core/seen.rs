@@ -20,7 +20,7 @@ impl Pair {
     pub fn compare_lock(&mut self, key: usize) -> Result<(), String> {
         self.model.expire_key(key);
         let now = self.driver.now;
-        if !self.is_held_alike(key) {
+        if !self.is_held_equally(key) {
             let stored = self.driver.store.get(now, name(key));
             let (key, expected) = (KEYS[key].1, &self.model.locks[key].data);
             return Err(format!("{key} differs\n{stored:?}\nexpected {expected:?}"));
@@ -80,7 +80,7 @@ impl Pair {
 
     /// Whether driver and model have the same living holders of a lock. A lock
     /// without living holders may be free, or not read since.
-    fn is_held_alike(&self, key: usize) -> bool {
+    fn is_held_equally(&self, key: usize) -> bool {
         let now = self.driver.now;
         let data = &self.model.locks[key].data;
         let stored = self.driver.store.get(now, name(key));

@@ -6,8 +6,8 @@ use rlock_core::syntax::{self, ArgError};
 use rlock_core::{ChannelKind, Delivery, Fence, Limits, Name, Renewal, Request, Timestamp};
 
 use crate::core::driver::Driver;
+use crate::core::messages;
 use crate::core::store::{Store, Stored};
-use crate::core::told;
 
 const START: u64 = 1_700_000_000_000_000;
 const VALUE_CHANNEL: &str = "rlock:value:";
@@ -16,7 +16,7 @@ const LEASE_MAX_MS: u64 = 86_400_000;
 pub struct Server {
     pub core: Driver,
     pub is_master: bool,
-    pub is_away: bool,
+    pub is_down: bool,
     pub sessions: BTreeMap<u64, Session>,
     /// The mode that it reports: `standalone` or `cluster`.
     pub mode: &'static str,
@@ -47,7 +47,7 @@ impl Server {
         Self {
             core: Driver::new(Timestamp::from_micros(START), limits),
             is_master,
-            is_away: false,
+            is_down: false,
             sessions: BTreeMap::new(),
             mode: "standalone",
             killed: Vec::new(),
@@ -126,7 +126,7 @@ impl Server {
                     db: 0,
                     key: &ended.key,
                 };
-                let word = told::Word::Withdrawn;
+                let word = messages::MessageKind::Withdrawn;
                 self.core.publish(name, listener, word, &ended.owner, None);
             }
         }
@@ -136,16 +136,16 @@ impl Server {
     /// The messages to send, with their connections, as bytes.
     pub fn messages(&mut self) -> Vec<(u64, String)> {
         let mut messages = Vec::new();
-        for told in std::mem::take(&mut self.core.told) {
-            let (key, channel, word, owner, fence) = match told {
-                told::Told::Message {
+        for sent in std::mem::take(&mut self.core.sent) {
+            let (key, channel, word, owner, fence) = match sent {
+                messages::Sent::Message {
                     key,
                     channel,
                     word,
                     owner,
                     fence,
                 } => (key, channel, word, owner, fence),
-                told::Told::Value { key, fence, value } => {
+                messages::Sent::Value { key, fence, value } => {
                     let text = match value {
                         Some(value) => format!("{fence} {value}"),
                         None => fence.to_string(),
@@ -159,13 +159,13 @@ impl Server {
                     }
                     continue;
                 }
-                told::Told::Answer { .. } | told::Told::Unlock { .. } => continue,
+                messages::Sent::Answer { .. } | messages::Sent::Unlock { .. } => continue,
             };
             let word = match word {
-                told::Word::Grant => "grant",
-                told::Word::WaitOver => "timeout",
-                told::Word::Withdrawn => "withdrawn",
-                told::Word::Lost => "lost",
+                messages::MessageKind::Grant => "grant",
+                messages::MessageKind::WaitOver => "timeout",
+                messages::MessageKind::Withdrawn => "withdrawn",
+                messages::MessageKind::Lost => "lost",
             };
             let fence = fence.map_or(0, Fence::get);
             let text = format!("{word} {fence} {owner} {key}");
@@ -290,15 +290,15 @@ impl Server {
         };
         self.core.turn();
         match reply {
-            told::Reply::Fence(fence) => format!(":{}\r\n", fence.get()),
-            told::Reply::Nil => "_\r\n".to_owned(),
-            told::Reply::Waiting => "+WAITING\r\n".to_owned(),
-            told::Reply::Number(number) => format!(":{number}\r\n"),
-            told::Reply::Error(told::Error::Deadlock | told::Error::SecondUpgrade) => {
+            messages::Reply::Fence(fence) => format!(":{}\r\n", fence.get()),
+            messages::Reply::Nil => "_\r\n".to_owned(),
+            messages::Reply::Waiting => "+WAITING\r\n".to_owned(),
+            messages::Reply::Number(number) => format!(":{number}\r\n"),
+            messages::Reply::Error(messages::Error::Deadlock | messages::Error::SecondUpgrade) => {
                 "-DEADLOCK they wait for each other\r\n".to_owned()
             }
-            told::Reply::Error(told::Error::HeldInPart) => "-HELD in part\r\n".to_owned(),
-            told::Reply::Blocked | told::Reply::Error(_) => "-ERR refused\r\n".to_owned(),
+            messages::Reply::Error(messages::Error::HeldInPart) => "-HELD in part\r\n".to_owned(),
+            messages::Reply::Blocked | messages::Reply::Error(_) => "-ERR refused\r\n".to_owned(),
         }
     }
 
@@ -306,7 +306,7 @@ impl Server {
         &mut self,
         session: u64,
         words: &[String],
-    ) -> Result<told::Reply<Fence>, ArgError> {
+    ) -> Result<messages::Reply<Fence>, ArgError> {
         let core = &mut self.core;
         match words[0].as_str() {
             "RLOCK.ACQUIRE" | "RLOCK.MACQUIRE" => {
@@ -322,7 +322,7 @@ impl Server {
                         ..it.request
                     };
                     let call = self.calls;
-                    let ask = told::Ask { request, call };
+                    let ask = messages::Ask { request, call };
                     match is_single {
                         true => core.acquire(name(&it.keys[0]), &ask),
                         false => core.acquire_all(&names(it.keys), &ask),

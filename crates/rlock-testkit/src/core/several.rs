@@ -4,8 +4,8 @@ use rlock_core::{Admission, Announce, Fence, Hold, Name, Renewal, TicketId};
 
 use crate::core::{
     driver::Driver,
+    messages::{Ask, Reply},
     stored::Others,
-    told::{Ask, Reply},
     transact::Opened,
 };
 
@@ -149,8 +149,8 @@ impl Driver {
         let mut holds = before.clone();
         let mut skipped = false;
         if let Some(granted) = self.locks.grant_all(self.now, id, &names, &mut holds) {
-            if self.is_heard(&granted.ticket.delivery) {
-                self.tell_grant(&names, &granted);
+            if self.has_listener(&granted.ticket.delivery) {
+                self.deliver_grant(&names, &granted);
             } else {
                 self.locks.skip_all(self.now, &names, &mut holds, &granted);
                 skipped = true;

@@ -174,7 +174,7 @@ impl Store {
         match after {
             Hold::NoLock => assert_eq!(*before, Hold::NoLock, "a command leaves no other data"),
             Hold::Free => {
-                assert_ne!(*before, Hold::NoLock, "what is no lock is never deleted");
+                assert_ne!(*before, Hold::NoLock, "other data is never deleted");
                 self.delete(now, name);
             }
             Hold::Exclusive { who, holder, value } => {

@@ -7,7 +7,7 @@ use rlock_core::{
 
 use crate::core::{
     driver::{Driver, text},
-    told::{Reply, Told},
+    messages::{Reply, Sent},
 };
 
 /// A lock during a change.
@@ -91,13 +91,13 @@ impl Driver {
             Announce::IfFreed => free && before != Hold::Free,
             Announce::IfFree => free,
         };
-        let told = self.locks.tell_value(self.now, name, &hold);
+        let sent = self.locks.value_message(self.now, name, &hold);
         if before != Hold::NoLock {
             self.store.save(self.now, name, owner, &before, hold);
         }
-        if let Some(ValueMessage { fence, value }) = told {
+        if let Some(ValueMessage { fence, value }) = sent {
             let (key, value) = (text(name.key), value.map(|value| text(&value)));
-            self.told.push(Told::Value { key, fence, value });
+            self.sent.push(Sent::Value { key, fence, value });
         }
         if announce == Announce::Sooner {
             self.unlocked(name);
@@ -123,7 +123,7 @@ impl Driver {
     /// The unlock message.
     pub fn unlocked(&mut self, name: Name<'_>) {
         let key = text(name.key);
-        self.told.push(Told::Unlock { key });
+        self.sent.push(Sent::Unlock { key });
     }
 
     /// Settles a lock without a command.
@@ -164,7 +164,7 @@ impl Driver {
             assert!(done < 20_000, "what is due stays due");
             match due {
                 Due::WaitEnd(ticket) => self.end_wait(ticket),
-                Due::TurnAway(_) => panic!("it is no replica"),
+                Due::TurnAway(_) => panic!("it is not a replica"),
                 Due::Withdraw(ended) => self.withdraw(&ended, None),
                 Due::Settle { db, key } => self.settle(Name { db, key: &key }),
                 Due::Unbind { db, key, owner } => self.unbind(Name { db, key: &key }, &owner),
@@ -189,7 +189,7 @@ impl Driver {
                 db: 0,
                 key: &ended.key,
             };
-            self.tell_wait_over(name, &ended.owner, &ended.delivery);
+            self.deliver_wait_over(name, &ended.owner, &ended.delivery);
         }
     }
 }

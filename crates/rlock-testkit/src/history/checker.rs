@@ -52,7 +52,7 @@ pub fn check(history: &History) -> Vec<Violation> {
     for (key, holds) in history.holds_by_key() {
         let holds: Vec<_> = holds.iter().map(|hold| &history.holds[*hold]).collect();
         fences(&holds, &mut found);
-        told(history, &holds, &mut found);
+        check_notified(history, &holds, &mut found);
         liveness(history, key, &holds, &mut found);
     }
     validity(history, &mut found);
@@ -206,7 +206,7 @@ fn fences(holds: &[&Hold], found: &mut Vec<Violation>) {
     }
 }
 
-fn told(history: &History, holds: &[&Hold], found: &mut Vec<Violation>) {
+fn check_notified(history: &History, holds: &[&Hold], found: &mut Vec<Violation>) {
     let ending = |fault: &&Fault| matches!(fault.loses, Loses::All | Loses::Key(_));
     for fault in history.faults.iter().filter(ending) {
         let lost = |hold: &&&Hold| hold.granted < fault.begun && loses(fault, hold);
@@ -222,7 +222,7 @@ fn told(history: &History, holds: &[&Hold], found: &mut Vec<Violation>) {
                 key: hold.key,
                 moment: last,
                 text: format!(
-                    "`{}` was ended by {} ({}) at {}, and its holder was not told within its lease:\n  {}",
+                    "`{}` was ended by {} ({}) at {}, and its holder was not notified within its lease:\n  {}",
                     hold.key,
                     fault.kind,
                     fault.detail,

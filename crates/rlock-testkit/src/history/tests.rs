@@ -69,7 +69,7 @@ fn granted_twice(first_until: Moment) -> [Hold; 2] {
 }
 
 #[test]
-fn two_owners_that_believe_in_a_lock_at_once_are_found() {
+fn two_owners_with_a_valid_lock_at_once_are_found() {
     let twice = granted_twice(2 * SECOND + 1);
     assert_eq!(rules(&history(&twice, &[])), [Rule::Exclusion]);
     assert_eq!(rules(&history(&granted_twice(2 * SECOND - 1), &[])), []);
@@ -84,7 +84,7 @@ fn two_owners_that_believe_in_a_lock_at_once_are_found() {
 }
 
 #[test]
-fn a_lost_grant_is_allowed_once_its_holder_is_told_in_time() {
+fn a_lost_grant_is_allowed_if_its_holder_is_notified_in_time() {
     let promoted = fault(Loses::Unreplicated, SECOND + 1, 2 * SECOND);
     let allowed = granted_twice(3 * SECOND);
     assert_eq!(
@@ -96,7 +96,7 @@ fn a_lost_grant_is_allowed_once_its_holder_is_told_in_time() {
         rules(&history(&late, std::slice::from_ref(&promoted))),
         [Rule::Exclusion]
     );
-    // Not before the fault, and not because of a fault that loses nothing.
+    // An overlap before the fault, or after a fault that loses nothing, is found.
     let later = fault(Loses::Unreplicated, 2 * SECOND + 1, 3 * SECOND);
     assert_eq!(rules(&history(&allowed, &[later])), [Rule::Exclusion]);
     let harmless = fault(Loses::Nothing, SECOND + 1, 2 * SECOND);
@@ -104,7 +104,7 @@ fn a_lost_grant_is_allowed_once_its_holder_is_told_in_time() {
 }
 
 #[test]
-fn a_replicated_grant_is_lost_by_no_fail_over() {
+fn a_replicated_grant_survives_every_failover() {
     let promoted = fault(Loses::Unreplicated, SECOND + 1, 2 * SECOND);
     let mut twice = granted_twice(3 * SECOND);
     twice[0].is_replicated = true;
@@ -168,7 +168,7 @@ fn calls_that_end_too_late_or_never_are_found() {
 }
 
 #[test]
-fn a_holder_that_is_not_told_of_its_loss_is_found() {
+fn a_holder_that_is_not_notified_of_its_loss_is_found() {
     let forced = || [fault(Loses::Key("a"), 2 * SECOND, 2 * SECOND)];
     let held_until = |until| [hold("x", 1, SECOND, until)];
     assert_eq!(rules(&history(&held_until(4 * SECOND), &forced())), []);
@@ -181,14 +181,14 @@ fn a_holder_that_is_not_told_of_its_loss_is_found() {
 }
 
 #[test]
-fn what_is_left_in_the_end_is_found() {
+fn leftovers_at_the_end_are_found() {
     let mut made_up = history(&[], &[]);
     made_up.remains.push("`a` is still held".into());
     assert_eq!(rules(&made_up), [Rule::Remains]);
 }
 
 #[test]
-fn a_lock_that_nobody_gets_though_all_is_well_is_found() {
+fn a_lock_that_is_not_granted_without_faults_is_found() {
     let grants = [
         hold("x", 1, 0, 1),
         hold("y", 2, 10 * SECOND, 10 * SECOND + 1),

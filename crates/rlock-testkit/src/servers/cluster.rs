@@ -269,7 +269,7 @@ impl Cluster {
         while !is_master {
             assert!(
                 begun.elapsed() < PATIENCE,
-                "node {replica} is no master yet"
+                "node {replica} is not a master yet"
             );
             // An attempt without votes ends after five seconds.
             let asked = admin.ask::<()>("CLUSTER FAILOVER").await;

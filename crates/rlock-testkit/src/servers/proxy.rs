@@ -62,7 +62,7 @@ struct Late {
 }
 
 #[derive(Debug)]
-struct Sky {
+struct State {
     late: Late,
     weather: Mutex<Weather>,
     requests: Mutex<Vec<u8>>,
@@ -98,7 +98,7 @@ impl Renewals {
 }
 
 pub struct Proxy {
-    sky: Arc<Sky>,
+    state: Arc<State>,
     port: u16,
     task: JoinHandle<()>,
 }
@@ -107,25 +107,25 @@ impl Proxy {
     pub async fn to(server_port: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let sky = Arc::new(Sky {
+        let state = Arc::new(State {
             late: Late::default(),
             weather: Mutex::new(Weather::Fair),
             requests: Mutex::default(),
             most_renewals: AtomicUsize::new(0),
         });
         let task = tokio::spawn({
-            let sky = Arc::clone(&sky);
+            let state = Arc::clone(&state);
             async move {
                 loop {
                     let (client, _) = listener.accept().await.unwrap();
                     let server = TcpStream::connect(("127.0.0.1", server_port))
                         .await
                         .unwrap();
-                    tokio::spawn(forward(client, server, Arc::clone(&sky)));
+                    tokio::spawn(forward(client, server, Arc::clone(&state)));
                 }
             }
         });
-        Self { sky, port, task }
+        Self { state, port, task }
     }
 
     pub fn url(&self) -> String {
@@ -133,35 +133,35 @@ impl Proxy {
     }
 
     pub fn set(&self, weather: Weather) {
-        *self.sky.weather.lock().unwrap() = weather;
+        *self.state.weather.lock().unwrap() = weather;
     }
 
     pub fn weather(&self) -> Weather {
-        self.sky.weather.lock().unwrap().clone()
+        self.state.weather.lock().unwrap().clone()
     }
 
     /// Lets the delayed request arrive; whether the server carried it out.
     pub async fn let_late_request_arrive(&self) -> bool {
-        self.sky.late.arrive.notify_one();
+        self.state.late.arrive.notify_one();
         tokio::select! {
-            () = self.sky.late.carried_out.notified() => true,
-            () = self.sky.late.refused.notified() => false,
+            () = self.state.late.carried_out.notified() => true,
+            () = self.state.late.refused.notified() => false,
         }
     }
 
     /// Forgets all records so far.
     pub fn forget(&self) {
-        self.sky.requests.lock().unwrap().clear();
-        self.sky.most_renewals.store(0, Ordering::SeqCst);
+        self.state.requests.lock().unwrap().clear();
+        self.state.most_renewals.store(0, Ordering::SeqCst);
     }
 
     pub fn most_renewals(&self) -> usize {
-        self.sky.most_renewals.load(Ordering::SeqCst)
+        self.state.most_renewals.load(Ordering::SeqCst)
     }
 
     /// Every byte that clients have sent.
     pub fn requests(&self) -> Vec<u8> {
-        self.sky.requests.lock().unwrap().clone()
+        self.state.requests.lock().unwrap().clone()
     }
 }
 
@@ -171,24 +171,24 @@ impl Drop for Proxy {
     }
 }
 
-async fn forward(mut client: TcpStream, mut server: TcpStream, sky: Arc<Sky>) -> Option<()> {
+async fn forward(mut client: TcpStream, mut server: TcpStream, state: Arc<State>) -> Option<()> {
     let (mut request, mut reply) = ([0; 65536], [0; 65536]);
     let mut renewals = Renewals::default();
     let mut has_lost = false;
     loop {
         tokio::select! {
-            // Replies are not slow, however many requests come.
+            // Replies are not slow, for any number of requests.
             biased;
             length = server.read(&mut reply) => {
                 let bytes = reply.get(..length.ok().filter(|length| *length > 0)?)?;
-                while *sky.weather.lock().unwrap() == Weather::Fog {
+                while *state.weather.lock().unwrap() == Weather::Fog {
                     tokio::time::sleep(Duration::from_millis(2)).await;
                 }
-                let cut = sky.weather.lock().unwrap().cut(bytes.len(), false);
+                let cut = state.weather.lock().unwrap().cut(bytes.len(), false);
                 if let Some(arrive) = cut {
                     return end(client, &bytes[..arrive]).await;
                 }
-                let weather = sky.weather.lock().unwrap().clone();
+                let weather = state.weather.lock().unwrap().clone();
                 renewals.answered(bytes);
                 match weather {
                     Weather::Swallow => has_lost = true,
@@ -198,13 +198,13 @@ async fn forward(mut client: TcpStream, mut server: TcpStream, sky: Arc<Sky>) ->
             }
             length = client.read(&mut request) => {
                 let bytes = request.get(..length.ok().filter(|length| *length > 0)?)?;
-                sky.requests.lock().unwrap().extend(bytes);
-                let cut = sky.weather.lock().unwrap().cut(bytes.len(), true);
+                state.requests.lock().unwrap().extend(bytes);
+                let cut = state.weather.lock().unwrap().cut(bytes.len(), true);
                 if let Some(arrive) = cut {
                     return end(server, &bytes[..arrive]).await;
                 }
-                renewals.asked(bytes, &sky.most_renewals);
-                let weather = sky.weather.lock().unwrap().clone();
+                renewals.asked(bytes, &state.most_renewals);
+                let weather = state.weather.lock().unwrap().clone();
                 match weather {
                     Weather::Swallow => has_lost = true,
                     // Bytes after a gap would be taken for the lost ones.
@@ -213,12 +213,12 @@ async fn forward(mut client: TcpStream, mut server: TcpStream, sky: Arc<Sky>) ->
                         server.write_all(bytes).await.ok()?;
                         // The reply shows that it was carried out.
                         let _ = server.read(&mut reply).await.ok()?;
-                        *sky.weather.lock().unwrap() = Weather::Fair;
+                        *state.weather.lock().unwrap() = Weather::Fair;
                         return None;
                     }
                     Weather::DelayRequest(words) if contains(bytes, words) => {
-                        *sky.weather.lock().unwrap() = Weather::Fair;
-                        deliver_late(&mut server, bytes, &sky.late).await;
+                        *state.weather.lock().unwrap() = Weather::Fair;
+                        deliver_late(&mut server, bytes, &state.late).await;
                         return None;
                     }
                     Weather::Slow(delay) => {

@@ -30,7 +30,7 @@ impl Server {
         fields
             .nth(1)
             .and_then(|number| number.parse().ok())
-            .unwrap_or_else(|| panic!("RLOCK.INFO said {info}"))
+            .unwrap_or_else(|| panic!("RLOCK.INFO replied {info}"))
     }
 
     /// Waits until `count` requests are queued for a lock in database 0.

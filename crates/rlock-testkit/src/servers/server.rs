@@ -200,14 +200,14 @@ impl Server {
             lines += &format!("tls-port {}\n", self.tls_port);
         }
         fs::write(&conf, lines).expect("the configuration can be written");
-        let said = fs::File::create(directory.join("said")).expect("a file can be made");
+        let output = fs::File::create(directory.join("output")).expect("a file can be made");
         let process = Command::new(program())
             .arg(&conf)
             .current_dir(directory)
             .envs(self.setup.own_environment())
             .stdin(Stdio::null())
-            .stdout(said.try_clone().expect("a file can be shared"))
-            .stderr(said)
+            .stdout(output.try_clone().expect("a file can be shared"))
+            .stderr(output)
             .spawn();
         self.process = Some(
             process.unwrap_or_else(|error| panic!("{} cannot be started: {error}", program())),
@@ -222,8 +222,8 @@ impl Server {
             let process = self.process.as_mut().expect("it was started");
             if let Ok(Some(_)) = process.try_wait() {
                 self.process = None;
-                let said = fs::read_to_string(self.file("said")).unwrap_or_default();
-                return Err(self.log() + &said);
+                let output = fs::read_to_string(self.file("output")).unwrap_or_default();
+                return Err(self.log() + &output);
             }
             if let Ok(admin) = Client::try_connect(self.port)
                 && self.is_served_by(&admin)
@@ -348,7 +348,7 @@ pub fn replicated() -> (Server, Server) {
     let replica = Setup::new().replica_of(&primary).start();
     let is_up = || replica.info("replication", "master_link_status") == "up";
     eventually("the replica follows", is_up);
-    // Only now does the primary count it as a replica.
+    // The primary counts it as a replica only from now on.
     eventually("the replica is online", || {
         primary
             .info("replication", "slave0")

@@ -3,7 +3,7 @@
 use rlock_core::{Mode, Wait};
 
 use super::{Kind, Model, Wanted, hash::Hash};
-use crate::core::told::{Ask, Reply};
+use crate::core::messages::{Ask, Reply};
 
 impl Model {
     pub fn acquire(&mut self, at: usize, ask: &Ask<'static>) -> Reply<u64> {
@@ -118,7 +118,11 @@ impl Model {
             );
         }
         self.drop_request(own.id);
-        self.answer(keys[0], &own.via, crate::core::told::Outcome::Superseded);
+        self.answer(
+            keys[0],
+            &own.via,
+            crate::core::messages::Outcome::Superseded,
+        );
     }
 
     /// The owner already holds all keys.

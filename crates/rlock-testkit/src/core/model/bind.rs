@@ -1,7 +1,7 @@
 //! Holds whose loss is reported, or that end with a connection.
 
 use super::{Bind, Kind, Model, Renewed, Via, Wanted, Watching};
-use crate::core::told::Ask;
+use crate::core::messages::Ask;
 
 impl Via {
     pub const fn is_channel(&self) -> bool {
@@ -79,17 +79,17 @@ impl Model {
     /// would exceed the limit of watches.
     pub(super) fn lacks_watches(&self, keys: &[usize], ask: &Ask<'_>, kind: Kind) -> bool {
         let replaced = self.watched_holds(keys, ask) + self.watched_places(keys, ask, kind);
-        self.lacks_watches_beside(replaced, keys, ask)
+        self.lacks_more_watches(replaced, keys, ask)
     }
 
     /// The same if the owner holds all of them and asks again.
     pub(super) fn lacks_watches_to_stay(&self, keys: &[usize], ask: &Ask<'_>) -> bool {
-        self.lacks_watches_beside(self.watched_holds(keys, ask), keys, ask)
+        self.lacks_more_watches(self.watched_holds(keys, ask), keys, ask)
     }
 
     /// The same if the request were queued: its holds are kept too.
     pub(super) fn lacks_watches_to_queue(&self, keys: &[usize], ask: &Ask<'_>, kind: Kind) -> bool {
-        self.lacks_watches_beside(self.watched_places(keys, ask, kind), keys, ask)
+        self.lacks_more_watches(self.watched_places(keys, ask, kind), keys, ask)
     }
 
     fn watched_holds(&self, keys: &[usize], ask: &Ask<'_>) -> usize {
@@ -103,9 +103,9 @@ impl Model {
         place.map_or(0, |it| it.keys.len())
     }
 
-    fn lacks_watches_beside(&self, replaced: usize, keys: &[usize], ask: &Ask<'_>) -> bool {
+    fn lacks_more_watches(&self, replaced: usize, keys: &[usize], ask: &Ask<'_>) -> bool {
         let wanted = if ask.watches() { keys.len() } else { 0 };
-        // Existing watches may be replaced, however many there are.
+        // Existing watches may be replaced at any number of watches.
         let more = wanted.saturating_sub(replaced);
         more > 0 && self.watches() + more > self.limits.watches_max
     }
@@ -134,7 +134,7 @@ impl Model {
                 self.settle(at);
                 self.cut(at, &owner);
                 self.settle(at);
-                self.tell_value(at);
+                self.value_message(at);
             }
         }
     }

@@ -3,7 +3,7 @@
 use rlock_core::Mode;
 
 use super::{Data, Hash, HashMode, Holder, Kind, Model, Via, Waiting, Wanted};
-use crate::core::told::{Outcome, Word};
+use crate::core::messages::{MessageKind, Outcome};
 
 /// How long a queue waits for a taker outside the queue.
 const YIELD_MS: u64 = 5;
@@ -27,7 +27,7 @@ impl Model {
             });
         }
         let Data::Hash(hash) = data else {
-            unreachable!("what is no lock is never taken");
+            unreachable!("other data is never taken");
         };
         hash.fence = Some(fence);
         let permits = match wanted.mode {
@@ -91,7 +91,7 @@ impl Model {
     /// out.
     fn leave_free(&mut self, front: &Waiting) {
         for at in front.keys.iter().filter(|_| front.kind == Kind::Many) {
-            self.tell_value(*at);
+            self.value_message(*at);
         }
     }
 
@@ -115,7 +115,7 @@ impl Model {
     /// Whether a free lock is left, for a moment, to clients that only listen.
     fn yields(&mut self, at: usize, front: u64) -> bool {
         let after = self.limits.yield_after;
-        let (now, overheard) = (self.now, self.overheard);
+        let (now, has_listeners) = (self.now, self.has_listeners);
         let first = self.waiting_at(at).first().map(|it| it.id);
         let lock = &mut self.locks[at];
         if lock.data != Data::Absent || first != Some(front) {
@@ -131,12 +131,12 @@ impl Model {
             return false;
         }
         lock.in_a_row = 0;
-        if overheard {
+        if has_listeners {
             lock.owes_message = false;
             lock.yields_until = Some(now + YIELD_MS);
             self.unlock(at);
         }
-        overheard
+        has_listeners
     }
 
     fn hand_off(&mut self, front: &Waiting) {
@@ -161,7 +161,13 @@ impl Model {
         self.may_come_back(fence, front);
         let at = front.keys[0];
         self.answer(at, &front.via, Outcome::Granted(fence));
-        self.publish_to(at, &front.via, Word::Grant, &front.owner, Some(fence));
+        self.publish_to(
+            at,
+            &front.via,
+            MessageKind::Grant,
+            &front.owner,
+            Some(fence),
+        );
     }
 
     pub(super) fn end_wait(&mut self, waiting: &Waiting) {
@@ -173,7 +179,13 @@ impl Model {
         self.counters.wait_timeouts += 1;
         let at = waiting.keys[0];
         self.answer(at, &waiting.via, Outcome::WaitOver);
-        self.publish_to(at, &waiting.via, Word::WaitOver, &waiting.owner, None);
+        self.publish_to(
+            at,
+            &waiting.via,
+            MessageKind::WaitOver,
+            &waiting.owner,
+            None,
+        );
         self.end_call(waiting.id, "kept at the end of a wait");
     }
 }

@@ -31,7 +31,7 @@ impl Model {
 
     /// The hand-off of these keys under this fence was not delivered: its place
     /// is kept, unless its owner has asked again.
-    pub(super) fn give_place_back(&mut self, keys: &[usize], owner: &str, fence: u64) {
+    pub(super) fn restore_place(&mut self, keys: &[usize], owner: &str, fence: u64) {
         let is_of = |it: &(u64, Waiting)| it.0 == fence && it.1.owner == owner;
         let found = keys.iter().find_map(|at| {
             let mut all = self.handed_off.iter();
@@ -40,11 +40,11 @@ impl Model {
         let Some((_, mut request)) = found.map(|at| self.handed_off.swap_remove(at)) else {
             return;
         };
-        let asked_anew = |at: &usize| self.place(*at, &request.owner).is_some();
+        let has_asked_again = |at: &usize| self.place(*at, &request.owner).is_some();
         let Some(keep) = request
             .wanted
             .keep
-            .filter(|_| !request.keys.iter().any(asked_anew))
+            .filter(|_| !request.keys.iter().any(has_asked_again))
         else {
             return;
         };

@@ -1,7 +1,7 @@
 //! Several locks at once: all or none.
 
 use super::{Kind, Model, Renewed};
-use crate::core::told::{Ask, Error, Reply};
+use crate::core::messages::{Ask, Error, Reply};
 
 impl Model {
     pub fn acquire_all(&mut self, keys: &[usize], ask: &Ask<'static>) -> Reply<u64> {
@@ -9,7 +9,7 @@ impl Model {
             return self.done(Reply::WRONG_TYPE);
         }
         self.counters.acquires += 1;
-        let reply = match self.odd_one(keys, ask.owner()) {
+        let reply = match self.partly_held(keys, ask.owner()) {
             Some(_) => Reply::Error(Error::HeldInPart),
             None if self.holds(keys[0], ask.owner()) => self.enter_again(keys, ask),
             None => self.enter(keys, ask, Kind::Many),
@@ -41,7 +41,7 @@ impl Model {
 
     /// The key because of which the owner holds neither all of them exclusively
     /// by one grant nor none of them.
-    fn odd_one(&self, keys: &[usize], owner: &str) -> Option<usize> {
+    fn partly_held(&self, keys: &[usize], owner: &str) -> Option<usize> {
         let fence = |at: usize| {
             let data = &self.locks[at].data;
             let holder = data.holder(owner).filter(|_| data.is_exclusive());

@@ -25,7 +25,7 @@ pub use hash::{Data, Hash, HashMode, Holder};
 use rlock_core::{Channel, Counters, Mode};
 pub use views::Contended;
 
-use crate::core::told::{Ask, OnChannel, Told};
+use crate::core::messages::{Ask, OnChannel, Sent};
 
 /// A request with a place in the queue of each of its keys.
 #[derive(Clone, Debug)]
@@ -185,9 +185,9 @@ pub struct Model {
     pub requests: Vec<Waiting>,
     pub listened: Vec<OnChannel>,
     /// Whether a client listens on the unlock channels.
-    pub overheard: bool,
+    pub has_listeners: bool,
     pub counters: Counters,
-    pub told: Vec<Told<u64>>,
+    pub sent: Vec<Sent<u64>>,
     /// The keys granted to requests for several keys since the last check.
     pub given_together: Vec<&'static str>,
     pub limits: Limits,
@@ -254,9 +254,9 @@ impl Model {
             locks,
             requests: Vec::new(),
             listened: Vec::new(),
-            overheard: true,
+            has_listeners: true,
             counters: Counters::default(),
-            told: Vec::new(),
+            sent: Vec::new(),
             given_together: Vec::new(),
             limits,
             grants_from,
@@ -334,7 +334,7 @@ impl Model {
         let locks = locks.collect();
         let before = std::mem::replace(self, Self::new(self.now, locks, self.limits, self.now));
         self.last_request = before.last_request;
-        (self.listened, self.overheard) = (before.listened, before.overheard);
+        (self.listened, self.has_listeners) = (before.listened, before.has_listeners);
     }
 
     /// One hour ahead of the clock.

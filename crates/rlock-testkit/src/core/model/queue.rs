@@ -3,7 +3,7 @@
 use rlock_core::{Mode, Wait};
 
 use super::{Kind, Model, Via, Waiting, Wanted};
-use crate::core::told::{Ask, Error, Outcome, Reply, Word};
+use crate::core::messages::{Ask, Error, MessageKind, Outcome, Reply};
 
 impl Waiting {
     /// Whether a request repeats this one. An upgrade asks for one key in
@@ -35,7 +35,7 @@ impl Model {
         {
             return Reply::QUEUE_FULL;
         }
-        if let Some(refused) = self.knots(&waiting, kind) {
+        if let Some(refused) = self.refuse_if_stuck(&waiting, kind) {
             return refused;
         }
         if self.is_too_much_for_its_user(&waiting) {
@@ -55,7 +55,7 @@ impl Model {
     }
 
     /// The refusal of a request whose wait could never end.
-    fn knots(&mut self, waiting: &Waiting, kind: Kind) -> Option<Reply<u64>> {
+    fn refuse_if_stuck(&mut self, waiting: &Waiting, kind: Kind) -> Option<Reply<u64>> {
         let error = if kind == Kind::Upgrade && self.has_upgrade(waiting) {
             Error::SecondUpgrade
         } else if self.closes_cycle(waiting) {
@@ -122,7 +122,7 @@ impl Model {
             kind: if comes_first { kind } else { place.kind },
             ..self.new_waiting(keys, ask, kind)
         };
-        if let Some(refused) = self.knots(&taken, kind) {
+        if let Some(refused) = self.refuse_if_stuck(&taken, kind) {
             return refused;
         }
         if place.user != taken.user && self.is_too_much_for_its_user(&taken) {
@@ -187,7 +187,7 @@ impl Model {
         self.drop_request(place.id);
         let at = place.keys[0];
         if by.is_none() || place.via.session() != by {
-            self.publish_to(at, &place.via, Word::Withdrawn, &place.owner, None);
+            self.publish_to(at, &place.via, MessageKind::Withdrawn, &place.owner, None);
         }
         self.answer(at, &place.via, Outcome::Cancelled);
     }

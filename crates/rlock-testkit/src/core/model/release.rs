@@ -1,7 +1,7 @@
 //! Renewing a hold, and releasing it.
 
 use super::{Data, Model, Renewed};
-use crate::core::told::{Error, Reply};
+use crate::core::messages::{Error, Reply};
 
 impl Model {
     pub fn renew(&mut self, at: usize, owner: &str, renewed: &Renewed) -> Reply<u64> {
@@ -128,7 +128,7 @@ impl Model {
         self.counters.waiters_gone += taken;
         self.settle_all();
         if taken > 0 {
-            self.give_place_back(&from, owner, undone);
+            self.restore_place(&from, owner, undone);
         }
         Reply::Number(taken)
     }

@@ -1,7 +1,7 @@
 //! Changes without a command: ends of leases, losses, hand-offs.
 
 use super::{Data, Model, Watching};
-use crate::core::told::{Reply, Word};
+use crate::core::messages::{MessageKind, Reply};
 
 impl Model {
     /// The server deletes a key past its end.
@@ -65,7 +65,7 @@ impl Model {
         }
         for at in 0..self.locks.len() {
             if std::mem::take(&mut self.locks[at].touched) {
-                self.tell_value(at);
+                self.value_message(at);
             }
             let lock = &mut self.locks[at];
             if std::mem::take(&mut lock.owes_message) && lock.data == Data::Absent {
@@ -114,7 +114,7 @@ impl Model {
                 self.locks[at].owes_message = true;
             }
             if let Some((_, channel)) = &it.channel {
-                self.publish(at, channel, Word::Lost, &it.owner, Some(it.fence));
+                self.publish(at, channel, MessageKind::Lost, &it.owner, Some(it.fence));
             }
         }
         self.see(at);

@@ -1,12 +1,12 @@
 //! Answers to blocked calls, and messages on channels.
 
 use super::{Model, Via};
-use crate::core::told::{OnChannel, Outcome, Told, Word};
+use crate::core::messages::{MessageKind, OnChannel, Outcome, Sent};
 
 impl Model {
     pub(super) fn answer(&mut self, at: usize, via: &Via, outcome: Outcome<u64>) {
         if let Via::Call { session, handle } = via {
-            self.told.push(Told::Answer {
+            self.sent.push(Sent::Answer {
                 key: self.locks[at].key.to_owned(),
                 session: *session,
                 handle: *handle,
@@ -19,7 +19,7 @@ impl Model {
         &mut self,
         at: usize,
         via: &Via,
-        word: Word,
+        word: MessageKind,
         owner: &str,
         fence: Option<u64>,
     ) {
@@ -32,12 +32,12 @@ impl Model {
         &mut self,
         at: usize,
         channel: &OnChannel,
-        word: Word,
+        word: MessageKind,
         owner: &str,
         fence: Option<u64>,
     ) {
         if self.listened.iter().any(|it| it == channel) {
-            self.told.push(Told::Message {
+            self.sent.push(Sent::Message {
                 key: self.locks[at].key.to_owned(),
                 channel: channel.clone(),
                 word,
@@ -50,6 +50,6 @@ impl Model {
     /// Publishes the unlock message to listeners.
     pub(super) fn unlock(&mut self, at: usize) {
         let key = self.locks[at].key.to_owned();
-        self.told.push(Told::Unlock { key });
+        self.sent.push(Sent::Unlock { key });
     }
 }

@@ -3,7 +3,7 @@
 use rlock_core::{Mode, Wait};
 
 use super::{HashMode, Kind, Model, Waiting, Wanted};
-use crate::core::told::{Ask, Reply};
+use crate::core::messages::{Ask, Reply};
 
 impl Model {
     /// A shared holder asks for exclusive.

@@ -1,7 +1,7 @@
 //! The published value of a hold, and the messages to its followers.
 
 use super::Model;
-use crate::core::told::Told;
+use crate::core::messages::Sent;
 
 impl Model {
     /// Replaces the value of an exclusive hold. Without a value it stays.
@@ -13,7 +13,7 @@ impl Model {
 
     /// A command, or an action without one, has finished with a lock. Nobody
     /// learns of values that came and went in between.
-    pub(super) fn tell_value(&mut self, at: usize) {
+    pub(super) fn value_message(&mut self, at: usize) {
         let lock = &mut self.locks[at];
         let is_now = lock.data.published();
         let before = std::mem::replace(&mut lock.followed, is_now);
@@ -27,7 +27,7 @@ impl Model {
             }
             (Some(_), Some((fence, value))) => (fence, Some(value), "follows another"),
         };
-        self.told.push(Told::Value {
+        self.sent.push(Sent::Value {
             key: lock.key.to_owned(),
             fence,
             value: value.map(str::to_owned),

@@ -3,7 +3,7 @@
 use rlock_core::Gauges;
 
 use super::{Data, Lock, Model, Via, Waiting};
-use crate::core::told::Ask;
+use crate::core::messages::Ask;
 
 /// One line of the list of contended locks.
 #[derive(Clone, Debug, PartialEq, Eq)]

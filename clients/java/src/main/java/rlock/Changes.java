@@ -13,19 +13,18 @@ import rlock.Election.Change;
 import rlock.Engine.Action;
 
 /**
- * Who leads, and each change of that, to be taken one by one: from {@link Election#observe} until it is closed. Any thread may
- * use it.
+ * The current leader, then each change, from {@link Election#observe} until it is closed. Any thread may use it.
  *
- * <p>The first change is the leader of now, or that there is none. Each change comes once, and fences never go back. After a new
- * connection, a fail-over or a moved slot it begins again with the leader of that moment, in a change that {@link
- * Change#isMissed}. Of more than 1024 changes that are not taken the oldest are dropped, and the next one is missed.
+ * <p>The first change is the current leader, or none. Each change comes once, and fences never decrease. After a new connection, a
+ * fail-over or a moved slot, the next change is the leader of that moment, and it {@link Change#isMissed}. At most 1024 changes
+ * are kept: older ones are dropped, and the next one is missed.
  *
- * <p>An unreachable server ends nothing. After an error that does not pass each call throws it, once all changes before are
- * taken: {@code Denied}, {@code NotALock}, {@code ModuleMissing}, {@code Refused}, or {@code Closed} once the client or this has
- * been closed.
+ * <p>The observer continues while the server is unreachable. An error that does not pass by itself ends it. Each call then throws
+ * this error after all earlier changes have been taken: {@code Denied}, {@code NotALock}, {@code ModuleMissing}, {@code Refused},
+ * or {@code Closed} after the client or the observer has been closed.
  */
 public final class Changes implements AutoCloseable {
-    /** How many changes may be left untaken. */
+    /** How many changes are kept. */
     private static final int MAX = 1024;
 
     private final Client client;
@@ -42,7 +41,7 @@ public final class Changes implements AutoCloseable {
 
     private void add(Action it) {
         var change = Change.of(it);
-        // One that is over already, such as a cancelled one, takes nothing.
+        // A future that has already ended, such as a cancelled one, takes no change.
         for (CompletableFuture<Change> taker; (taker = takerOrKeep(change)) != null && !taker.complete(change);) {}
     }
 
@@ -75,13 +74,13 @@ public final class Changes implements AutoCloseable {
         return client.await(nextAsync());
     }
 
-    /** Waits for this long. */
+    /** Waits at most this time; empty if there is no change. */
     public Optional<Change> poll(Duration timeout) throws InterruptedException {
         var millis = Engine.millis("timeout", Objects.requireNonNull(timeout, "timeout"));
         return Optional.ofNullable(client.await(nextAsync().completeOnTimeout(null, millis, TimeUnit.MILLISECONDS)));
     }
 
-    /** To cancel it takes no change. What follows without {@code Async} must not block. */
+    /** The next change. A cancelled future takes none. Stages without {@code Async} must not block. */
     public synchronized CompletableFuture<Change> nextAsync() {
         if (!untaken.isEmpty()) {
             return CompletableFuture.completedFuture(untaken.remove());
@@ -99,7 +98,7 @@ public final class Changes implements AutoCloseable {
         takers.remove(taker);
     }
 
-    /** Observes no longer, and drops what is not taken. */
+    /** Ends the observer, and drops the untaken changes. */
     @Override
     public void close() {
         end(new RlockException("Closed", "the observer has been closed", false));

@@ -29,10 +29,10 @@ import rlock.Engine.Action;
 import rlock.Engine.Writer;
 
 /**
- * Locks of one server, of a master that Sentinels name, or of a cluster: by one connection for each server, for any number of
- * locks and waits. It has one thread, a daemon.
+ * Locks of one server, of a master that Sentinels name, or of a cluster. A client has one connection to each server, for any
+ * number of locks and waits, and one daemon thread.
  *
- * <p>It may be used by any number of threads: keep one for the process.
+ * <p>Any number of threads may use it: keep one client for the process.
  */
 public final class Client implements AutoCloseable {
     static final String VERSION = "0.1.0";
@@ -56,7 +56,7 @@ public final class Client implements AutoCloseable {
     private volatile boolean isClosing;
     private volatile boolean isEnded;
 
-    // All below is for the thread of the client only.
+    // Only the client's thread uses the fields below.
     private final Engine engine;
     private final Map<Long, Connection> connections = new HashMap<>();
     private final Set<Connection> writing = new HashSet<>();
@@ -64,7 +64,7 @@ public final class Client implements AutoCloseable {
     private final Map<Long, Hold> holds = new HashMap<>();
     private long due = Engine.NONE;
 
-    /** What each thread holds of each lock, and its activity. */
+    /** The holds of each thread, and its activity. */
     private final ThreadLocal<Owned> owned = ThreadLocal.withInitial(() -> new Owned(activity()));
 
     static final class Owned {
@@ -76,12 +76,12 @@ public final class Client implements AutoCloseable {
         }
     }
 
-    /** What somebody waits for. */
+    /** A call that somebody waits for. */
     private static final class Call {
         final CompletableFuture<Action> end = new CompletableFuture<>();
-        /** What a lock is granted to, or what an upgrade is of. */
+        /** The hold of a lock call or of an upgrade. */
         final Hold hold;
-        /** Takes each leader that an observer receives. */
+        /** Takes each change of an observer. */
         final Consumer<Action> changes;
 
         Call(Hold hold, Consumer<Action> changes) {
@@ -103,20 +103,20 @@ public final class Client implements AutoCloseable {
         thread.start();
     }
 
-    /** A client with all defaults. See {@link #builder}. */
+    /** A client with default settings. See {@link #builder}. */
     public static Client of(String url) {
         return builder(url).build();
     }
 
     /**
-     * {@code redis://}, {@code rediss://}, {@code redis+sentinel://}, {@code redis+cluster://}, the last two also with {@code
-     * rediss}. It connects at the first call.
+     * Builds a client, which connects at its first call. The URL begins with {@code redis://}, {@code rediss://}, {@code
+     * redis+sentinel://}, {@code rediss+sentinel://}, {@code redis+cluster://} or {@code rediss+cluster://}.
      */
     public static Builder builder(String url) {
         return new Builder(url);
     }
 
-    /** How a client is made. */
+    /** The settings of a client. */
     public static final class Builder {
         private final String url;
         private String name = "";
@@ -129,13 +129,13 @@ public final class Client implements AutoCloseable {
             this.url = Objects.requireNonNull(url, "url");
         }
 
-        /** What connections and owners begin with, for those who look for them on the server: 1 to 64 bytes without spaces. */
+        /** Begins the names of connections and owners, for people who inspect the server: 1 to 64 bytes without spaces. */
         public Builder name(String name) {
             this.name = Objects.requireNonNull(name, "name");
             return this;
         }
 
-        /** For {@code rediss://}. Default: the JVM's. */
+        /** For {@code rediss://}. Default: the JVM's default context. */
         public Builder tls(SSLContext tls) {
             this.tls = tls;
             return this;
@@ -147,19 +147,19 @@ public final class Client implements AutoCloseable {
             return this;
         }
 
-        /** How long calls that do not wait for a lock go on when servers cannot be reached. Default 10 s. */
+        /** How long calls that do not wait for a lock are retried while servers are unreachable. Default 10 s. */
         public Builder retryTimeout(Duration timeout) {
             retryTimeout = timeout;
             return this;
         }
 
-        /** How long replicas may take to say that they know of a grant. Default 1 s. */
+        /** How long replicas may take to acknowledge a grant. Default 1 s. */
         public Builder replicationTimeout(Duration timeout) {
             replicationTimeout = timeout;
             return this;
         }
 
-        /** @throws IllegalArgumentException if the URL or an option is bad */
+        /** @throws IllegalArgumentException if the URL or an option is invalid */
         public Client build() {
             return new Client(this);
         }
@@ -170,32 +170,32 @@ public final class Client implements AutoCloseable {
         return new RLock(this, List.of(name), 0, 1, 0, Terms.DEFAULT);
     }
 
-    /** All of 1 to 1024 locks, or none of them. */
+    /** A lock of 1 to 1024 keys: all of them or none. */
     public RLock getMultiLock(String... names) {
         return new RLock(this, List.of(names), 0, 1, 0, Terms.DEFAULT);
     }
 
-    /** The lock of this name as its readers share it. Its writer's is {@link #getLock}. */
+    /** The lock of this name for readers, who share it. A writer uses {@link #getLock}. */
     public RLock getReadLock(String name) {
         return new RLock(this, List.of(name), 1, 1, 0, Terms.DEFAULT);
     }
 
-    /** {@code permits} of a semaphore that has {@code limit} of them, 1 to 1,000,000. */
+    /** {@code permits} of a semaphore that has {@code limit} permits, 1 to 1,000,000. */
     public RLock getSemaphore(String name, int limit, int permits) {
         return new RLock(this, List.of(name), 2, permits, limit, Terms.DEFAULT);
     }
 
-    /** The election at this name, which one client at a time wins. Nothing is sent before it is used. */
+    /** The election of this name, which one client at a time wins. Nothing is sent before its first use. */
     public Election election(String name) {
         return new Election(this, name, getLock(name));
     }
 
-    /** Connects, and says what is wrong if that cannot be done. It is not needed: the first call does. */
+    /** Connects now, and throws if that fails. Without it, the first call connects. */
     public void connect() {
         join(call(CONNECT, null, event -> {}));
     }
 
-    /** What is done one after the other: its calls enter again what it holds, and deadlocks between activities are seen. */
+    /** An owner for sequential work: its calls re-enter its locks, and the server detects deadlocks between activities. */
     public static final class Activity {
         final long number;
 
@@ -204,18 +204,18 @@ public final class Client implements AutoCloseable {
         }
     }
 
-    /** For a chain of {@code CompletableFuture}s. A thread has one of its own. */
+    /** A new activity for a chain of {@code CompletableFuture}s. Each thread has its own. */
     public Activity activity() {
         return new Activity(activities.incrementAndGet());
     }
 
-    /** What {@code RLOCK.INFO} says of a lock. */
+    /** The fields of {@code RLOCK.INFO} for a lock. */
     @SuppressWarnings("unchecked")
     public Map<String, Object> info(String name) {
         return (Map<String, Object>) ask(name, false, "RLOCK.INFO");
     }
 
-    /** Ends every hold of a lock; how many there were. */
+    /** Ends every hold of a lock, and returns their number. */
     public long force(String name) {
         return (long) ask(name, true, "RLOCK.FORCE");
     }
@@ -230,7 +230,7 @@ public final class Client implements AutoCloseable {
         return answer;
     }
 
-    /** What this client has counted: grants, waits, losses, lateRenewals, reconnects. */
+    /** The counters of this client: grants, waits, losses, lateRenewals, reconnects. */
     public Map<String, Long> metrics() {
         var counts = (List<?>) join(call(METRICS, null, event -> {})).value;
         var names = new String[] {"grants", "waits", "losses", "lateRenewals", "reconnects"};
@@ -241,13 +241,13 @@ public final class Client implements AutoCloseable {
         return metrics;
     }
 
-    /** Ends what waits with {@code Closed}, releases what is held, and closes the connections; within 5 s. */
+    /** Ends all waits with {@code Closed}, releases all holds, and closes the connections, within 5 s. */
     @Override
     public void close() {
         close(Duration.ofSeconds(5));
     }
 
-    /** The same, within the time that is given. */
+    /** The same, within {@code timeout}. */
     public void close(Duration timeout) {
         if (isClosing) {
             return;
@@ -258,7 +258,7 @@ public final class Client implements AutoCloseable {
         try {
             flushed.get(timeout.toMillis(), TimeUnit.MILLISECONDS);
         } catch (ExecutionException | TimeoutException tooLate) {
-            // What is left ends with its lease.
+            // The other holds end with their leases.
         } catch (InterruptedException interrupted) {
             Thread.currentThread().interrupt();
         }
@@ -303,7 +303,7 @@ public final class Client implements AutoCloseable {
         return owned.get();
     }
 
-    /** Has the thread of the client do this. */
+    /** Runs a task in the client's thread. */
     void post(Runnable task) {
         tasks.add(task);
         if (isEnded) {
@@ -329,7 +329,7 @@ public final class Client implements AutoCloseable {
                 } else {
                     selector.select(Math.min(pause / 1_000_000 + 1, 3_600_000));
                 }
-                // What follows a future may have left it interrupted.
+                // A stage of a future may have interrupted this thread.
                 Thread.interrupted();
                 isAwake.set(true);
                 for (var key : selector.selectedKeys()) {
@@ -361,7 +361,7 @@ public final class Client implements AutoCloseable {
         }
     }
 
-    /** Begins a call. Cancelling its end abandons it. */
+    /** Begins a call. Cancelling the returned future abandons it. */
     CompletableFuture<Action> call(int kind, Hold hold, Consumer<Writer> fields) {
         return call(kind, hold, null, fields);
     }
@@ -394,8 +394,8 @@ public final class Client implements AutoCloseable {
         return call.end;
     }
 
-    /** Tells the engine what happened to a connection, unless it has had enough of it. */
-    void tell(Connection connection, Writer event, boolean isLast) {
+    /** Passes an event of a connection to the engine, unless the engine has closed the connection. */
+    void notify(Connection connection, Writer event, boolean isLast) {
         if (connections.get(connection.number()) != connection || isEnded) {
             return;
         }
@@ -405,23 +405,23 @@ public final class Client implements AutoCloseable {
         handle(event);
     }
 
-    /** Has a connection write what it has been given, once there is nothing else to do. */
+    /** Lets a connection write its output after all pending tasks. */
     void writes(Connection connection) {
         writing.add(connection);
     }
 
-    /** Tells the engine an event, and carries out what it says. */
+    /** Passes an event to the engine, and carries out the actions. */
     private void handle(Writer event) {
         if (isEnded) {
             return;
         }
-        var told = new ArrayList<Runnable>();
-        step(event, told);
-        told.forEach(Runnable::run);
+        var reports = new ArrayList<Runnable>();
+        step(event, reports);
+        reports.forEach(Runnable::run);
     }
 
-    private void step(Writer event, List<Runnable> told) {
-        var output = engine.take(event);
+    private void step(Writer event, List<Runnable> reports) {
+        var output = engine.handle(event);
         due = output.u64();
         var actions = new ArrayList<Action>();
         while (!output.isAtEnd()) {
@@ -445,31 +445,31 @@ public final class Client implements AutoCloseable {
                     actions.add(it);
             }
         }
-        actions.forEach(it -> tell(it, told));
+        actions.forEach(it -> report(it, reports));
     }
 
-    private void tell(Action it, List<Runnable> told) {
+    private void report(Action it, List<Runnable> reports) {
         switch (it.kind) {
             case Action.OVER:
                 var hold = holds.get(it.number);
                 if (hold != null) {
-                    told.add(() -> hold.lost(it.how == 2 ? null : LOSSES[it.how]));
+                    reports.add(() -> hold.lost(it.how == 2 ? null : LOSSES[it.how]));
                 }
                 return;
             case Action.NOTE:
-                told.add(() -> LOG.log(LEVELS[it.how], it.text));
+                reports.add(() -> LOG.log(LEVELS[it.how], it.text));
                 return;
             default:
         }
         var call = calls.get(it.number);
         if (it.kind == Action.LEADER && call != null && call.changes != null) {
-            told.add(() -> call.changes.accept(it));
+            reports.add(() -> call.changes.accept(it));
             return;
         }
         calls.remove(it.number);
         if (it.kind == Action.GRANTED) {
             if (call == null) {
-                step(new Writer().u8(UNTAKEN).u64(it.guard), told);
+                step(new Writer().u8(UNTAKEN).u64(it.guard), reports);
                 return;
             }
             call.hold.granted(it);
@@ -479,10 +479,10 @@ public final class Client implements AutoCloseable {
             return;
         }
         if (it.kind == Action.FAILED) {
-            told.add(() -> call.end.completeExceptionally(RlockException.of(it.code, it.text, it.isTransient)));
+            reports.add(() -> call.end.completeExceptionally(RlockException.of(it.code, it.text, it.isTransient)));
         } else {
-            told.add(() -> {
-                // It may have been cancelled in this moment.
+            reports.add(() -> {
+                // It may have been cancelled at the same moment.
                 if (!call.end.complete(it) && it.kind == Action.GRANTED) {
                     call.hold.releaseAsync();
                 }
@@ -507,7 +507,7 @@ public final class Client implements AutoCloseable {
         return LOSSES[how];
     }
 
-    /** The thread of the client cannot wait for itself: then nobody waits for this call. */
+    /** Abandons the call in the client's thread, which cannot wait for itself. */
     private void refuseToBlock(CompletableFuture<?> end) {
         if (Thread.currentThread() == thread && !end.isDone()) {
             end.cancel(false);
@@ -515,7 +515,7 @@ public final class Client implements AutoCloseable {
         }
     }
 
-    /** The end of a call, which an interrupted thread cancels. */
+    /** Waits for the end of a call. An interrupt cancels the call. */
     <T> T await(CompletableFuture<T> end) throws InterruptedException {
         refuseToBlock(end);
         try {
@@ -524,7 +524,7 @@ public final class Client implements AutoCloseable {
             if (end.cancel(false)) {
                 throw interrupted;
             }
-            // It has ended in this moment: what was granted must not be lost.
+            // It has just ended: a grant must not get lost.
             Thread.currentThread().interrupt();
             return await(end);
         } catch (ExecutionException failed) {
@@ -532,7 +532,7 @@ public final class Client implements AutoCloseable {
         }
     }
 
-    /** The end of a call, which is not interrupted. */
+    /** Waits for the end of a call. An interrupt does not end the wait. */
     <T> T join(CompletableFuture<T> end) {
         refuseToBlock(end);
         boolean isInterrupted = false;
@@ -553,7 +553,7 @@ public final class Client implements AutoCloseable {
         }
     }
 
-    /** The same exception with the stack of who waited for it. */
+    /** The same exception with the stack of the thread that waits. */
     static RuntimeException thrown(Throwable cause) {
         RuntimeException same;
         if (cause instanceof RlockException) {

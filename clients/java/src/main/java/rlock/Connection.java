@@ -18,13 +18,13 @@ import javax.net.ssl.TrustManager;
 import javax.net.ssl.X509TrustManager;
 import rlock.Engine.Writer;
 
-/** A connection to a server, which never waits. All of it is done by the thread of its client. */
+/** A non-blocking connection to a server. Only the client's thread uses it. */
 final class Connection {
     private static final ByteBuffer NOTHING = ByteBuffer.allocate(0);
 
     private final Client client;
     private final Engine.Action to;
-    /** Bytes to write, before TLS and after it. */
+    /** The bytes to write, before and after encryption. */
     private final ArrayDeque<ByteBuffer> plain = new ArrayDeque<>();
     private final ArrayDeque<ByteBuffer> output = new ArrayDeque<>();
     private final ByteBuffer input = ByteBuffer.allocate(32 << 10);
@@ -38,7 +38,7 @@ final class Connection {
     Connection(Client client, Engine.Action to) {
         this.client = client;
         this.to = to;
-        // To look up a name may take long.
+        // Looking up a name may take long.
         Client.daemon("resolver", () -> {
             var address = new InetSocketAddress(to.text, to.port);
             client.post(() -> connect(address));
@@ -61,7 +61,7 @@ final class Connection {
                 channel.close();
             }
         } catch (IOException alreadyGone) {
-            // It is closed.
+            // It is closed in any case.
         }
     }
 
@@ -69,7 +69,7 @@ final class Connection {
         void run() throws IOException;
     }
 
-    /** Does this, unless the connection is over, and tells the engine if it ends by it. */
+    /** Runs {@code work} unless the connection has ended. If that fails, it closes the connection and notifies the engine. */
     private void attempt(Work work) {
         if (isClosed) {
             return;
@@ -83,7 +83,7 @@ final class Connection {
                 isCertificate |= cause instanceof CertificateException || cause instanceof CertPathBuilderException;
             }
             var text = to.text + ":" + to.port + ": " + error.getMessage();
-            client.tell(this, new Writer().u8(Client.ENDED).u64(number()).u8(isCertificate ? 3 : 0).text(text), true);
+            client.notify(this, new Writer().u8(Client.ENDED).u64(number()).u8(isCertificate ? 3 : 0).text(text), true);
         }
     }
 
@@ -124,7 +124,7 @@ final class Connection {
 
     private void isOpened() {
         isOpen = true;
-        client.tell(this, new Writer().u8(Client.OPENED).u64(number()), false);
+        client.notify(this, new Writer().u8(Client.OPENED).u64(number()), false);
     }
 
     void isReady() {
@@ -152,10 +152,10 @@ final class Connection {
     private void received(ByteBuffer bytes) {
         var event = new Writer().u8(Client.RECEIVED).u64(number()).bytes(bytes.array(), bytes.position());
         bytes.clear();
-        client.tell(this, event, false);
+        client.notify(this, event, false);
     }
 
-    /** Writes as much as the network takes now. */
+    /** Writes as much as the socket accepts now. */
     void flush() {
         attempt(() -> {
             if (tls != null) {
@@ -175,7 +175,7 @@ final class Connection {
         });
     }
 
-    /** Goes on with the handshake, opens what has come in, and encrypts what goes out. */
+    /** Continues the handshake, decrypts input, and encrypts output. */
     private void secure() throws IOException {
         while (!isClosed) {
             switch (tls.getHandshakeStatus()) {
@@ -218,7 +218,7 @@ final class Connection {
         client.writes(this);
     }
 
-    /** Whether there was something. */
+    /** Decrypts one record; false if none is complete. */
     private boolean unwrap() throws SSLException {
         input.flip();
         var status = tls.unwrap(input, opened).getStatus();

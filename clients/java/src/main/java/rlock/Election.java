@@ -8,8 +8,8 @@ import java.util.concurrent.CompletableFuture;
 import rlock.Engine.Action;
 
 /**
- * The right to lead at a key. One owner at a time has it, in the order of asking, and publishes a value with it, such as its
- * address. It is the lock at its key: a holder that did not campaign keeps candidates waiting, but is no leader.
+ * The right to lead at a key. One owner at a time has it, first come, first served, and publishes a value, such as its address.
+ * It is the lock at the key: a holder that did not campaign keeps candidates waiting, but is not a leader.
  */
 public final class Election {
     private final Client client;
@@ -22,7 +22,7 @@ public final class Election {
         this.lock = lock;
     }
 
-    /** What a leader has published. */
+    /** A value that a leader has published. */
     public static class Proclaimed {
         private final long fence;
         private final byte[] value;
@@ -32,12 +32,12 @@ public final class Election {
             value = it.bytes;
         }
 
-        /** Larger than the fence of every leader before. */
+        /** Larger than the fence of every earlier leader. */
         public long fence() {
             return fence;
         }
 
-        /** Any bytes, 0 to 1024 of them. */
+        /** The value: any bytes, 0 to 1024 of them. */
         public byte[] value() {
             return value.clone();
         }
@@ -48,7 +48,7 @@ public final class Election {
         }
     }
 
-    /** Who leads, as the server says. */
+    /** The current leader, according to the server. */
     public static final class Leader extends Proclaimed {
         private final String owner;
         private final Duration timeLeft;
@@ -63,13 +63,13 @@ public final class Election {
             return owner;
         }
 
-        /** When its leadership ends unless it is renewed. */
+        /** The time until its leadership ends unless it is renewed. */
         public Duration timeLeft() {
             return timeLeft;
         }
     }
 
-    /** Who leads from now on, as an observer sees it. */
+    /** A new leader, as an observer receives it. */
     public static final class Change {
         private final Proclaimed leader;
         private final boolean isMissed;
@@ -83,7 +83,7 @@ public final class Election {
             return new Change(it.leads ? new Proclaimed(it) : null, it.isMissed);
         }
 
-        /** The same, behind others that are dropped. */
+        /** The same change, after others that were dropped. */
         Change behindMissed() {
             return new Change(leader, true);
         }
@@ -94,7 +94,8 @@ public final class Election {
         }
 
         /**
-         * Whether others may have led since the last change: there was no connection, or too many changes were not taken.
+         * Whether the observer may have missed leaders since the last change. This happens if there was no connection, or if
+         * it did not take its changes in time.
          */
         public boolean isMissed() {
             return isMissed;
@@ -107,8 +108,8 @@ public final class Election {
     }
 
     /**
-     * Waits until this process leads, and publishes {@code value} from then on: any bytes, 0 to 1024 of them. It waits as {@link
-     * RLock#acquire} does: an interrupted thread leaves nothing on the server.
+     * Waits until this process leads, and publishes {@code value} from then on: any bytes, 0 to 1024 of them. As with {@link
+     * RLock#acquire}, an interrupted thread leaves nothing on the server.
      *
      * @throws IllegalArgumentException if the value is too long
      */
@@ -121,7 +122,7 @@ public final class Election {
         return campaign(bytes(value));
     }
 
-    /** Waits for this long; with zero it leads at once or not at all. */
+    /** Waits at most this time; zero means one try. Empty if this process does not lead. */
     public Optional<Leadership> tryCampaign(byte[] value, Duration wait) throws InterruptedException {
         return Optional.ofNullable(client.await(campaignAsync(value, wait, null)));
     }
@@ -131,7 +132,7 @@ public final class Election {
         return tryCampaign(bytes(value), wait);
     }
 
-    /** To cancel it ends the wait, and withdraws the request. What follows without {@code Async} must not block. */
+    /** Waits until this process leads. Cancelling the future withdraws the request. Stages without {@code Async} must not block. */
     public CompletableFuture<Leadership> campaignAsync(byte[] value) {
         return campaignAsync(value, null, null);
     }
@@ -141,20 +142,20 @@ public final class Election {
         return campaignAsync(bytes(value));
     }
 
-    /** {@code null} if {@code wait} was not enough; without limit if that is {@code null}. So may be {@code activity}. */
+    /** The same; the result is {@code null} after {@code wait}. Both {@code wait} and {@code activity} may be {@code null}. */
     public CompletableFuture<Leadership> campaignAsync(byte[] value, Duration wait, Client.Activity activity) {
         return lock.campaign(Objects.requireNonNull(value, "value"), wait, activity);
     }
 
-    /** Who leads at the moment of asking; empty if nobody does. It may be different by now. */
+    /** The leader at the moment of the request; empty if nobody leads. It may have changed since. */
     public Optional<Leader> leader() {
-        var told = client.join(client.call(Client.LEADER, null, event -> event.text(name)));
-        return told.leads ? Optional.of(new Leader(told)) : Optional.empty();
+        var answer = client.join(client.call(Client.LEADER, null, event -> event.text(name)));
+        return answer.leads ? Optional.of(new Leader(answer)) : Optional.empty();
     }
 
     /**
-     * Who leads now, and then each change of that, as the server tells it, until it is closed. It begins at once. All that
-     * observe by one client share its connection.
+     * The current leader, then each change, until it is closed. It begins at once. All observers of one client share its
+     * connection.
      */
     public Changes observe() {
         return new Changes(client, name);

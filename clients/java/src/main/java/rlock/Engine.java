@@ -14,14 +14,18 @@ import java.util.List;
 import java.util.Map;
 
 /**
- * The engine of rlock's clients, which is WebAssembly, and the form of its events and actions: docs/embedding.md. It decides,
- * for one client. Only the client's thread may call it: what Chicory has compiled throws in a thread that is interrupted, which
- * would leave it in the middle of something.
+ * The engine of one client, in WebAssembly, and the encoding of its events and actions: docs/embedding.md. It makes all
+ * decisions. Only the client's thread may call it: code that Chicory has compiled throws in an interrupted thread, which would
+ * leave the engine in an inconsistent state.
  */
 final class Engine {
     static final int VERSION = 1;
-    /** In place of a time: without limit, or not at all. */
+    /** Instead of a time: no limit, or no time at all. */
     static final long NONE = -1;
+
+    static {
+        Inlining.restrict();
+    }
 
     private final Memory memory;
     private final ExportFunction input;
@@ -47,22 +51,22 @@ final class Engine {
         var seed = new byte[32];
         new SecureRandom().nextBytes(seed);
         event.raw(seed, seed.length);
-        hand(event);
+        passInput(event);
         var wrong = instance.export("rlock_open").apply()[0];
         if (wrong != 0) {
-            throw new IllegalArgumentException(new String(said(wrong), StandardCharsets.UTF_8));
+            throw new IllegalArgumentException(new String(result(wrong), StandardCharsets.UTF_8));
         }
     }
 
-    /** {@link System#nanoTime} may be below zero. */
+    /** The zero of {@link #now}. {@link System#nanoTime} itself may be negative. */
     private static final long EPOCH = System.nanoTime() - 3_600_000_000_000L;
 
-    /** In nanoseconds, of a clock that never goes back. */
+    /** Nanoseconds of a monotonic clock. */
     static long now() {
         return System.nanoTime() - EPOCH;
     }
 
-    /** Whole milliseconds, rounded up; none is without limit. */
+    /** Whole milliseconds, rounded up; {@code null} means no limit. */
     static long millis(String name, Duration time) {
         if (time == null) {
             return NONE;
@@ -77,32 +81,41 @@ final class Engine {
         }
     }
 
-    private void hand(Writer event) {
-        var at = (int) input.apply(event.length)[0];
+    /** Only a defect of the engine makes a call fail. It is an {@link Error}, so that the client ends. */
+    private static long call(ExportFunction function, long... arguments) {
+        try {
+            return function.apply(arguments)[0];
+        } catch (RuntimeException defect) {
+            throw new Error("the engine has failed", defect);
+        }
+    }
+
+    private void passInput(Writer event) {
+        var at = (int) call(input, event.length);
         memory.write(at, event.bytes, 0, event.length);
     }
 
-    private byte[] said(long length) {
-        return memory.readBytes((int) output.apply()[0], (int) length);
+    private byte[] result(long length) {
+        return memory.readBytes((int) call(output), (int) length);
     }
 
-    /** Tells the engine an event; gives its output. */
-    Reader take(Writer event) {
-        hand(event);
-        var length = (int) handle.apply(now())[0];
+    /** Passes an event to the engine, and returns its output. */
+    Reader handle(Writer event) {
+        passInput(event);
+        var length = (int) call(handle, now());
         if (length == -1) {
-            throw new IllegalStateException("event " + event.bytes[0] + " was not understood");
+            throw new IllegalStateException("event " + event.bytes[0] + " is malformed");
         }
-        return new Reader(said(length));
+        return new Reader(result(length));
     }
 
-    /** For how many nanoseconds a guard still counts. */
+    /** For how many nanoseconds a guard is still valid. */
     long remaining(long guard) {
-        var left = remaining.apply(guard, now())[0];
+        var left = call(remaining, guard, now());
         return left < 0 ? Long.MAX_VALUE : left;
     }
 
-    /** Writes the fields of an event, one after the other. */
+    /** Encodes the fields of an event, one after the other. */
     static final class Writer {
         byte[] bytes = new byte[256];
         int length;
@@ -156,7 +169,7 @@ final class Engine {
         }
     }
 
-    /** Reads an output: the deadline, and then actions. */
+    /** Decodes an output: the deadline, then the actions. */
     static final class Reader {
         private final ByteBuffer bytes;
 
@@ -186,7 +199,7 @@ final class Engine {
             return new String(bytes(), StandardCharsets.UTF_8);
         }
 
-        /** What a server has answered with. */
+        /** A value in a server's answer. */
         Object value() {
             switch (u8()) {
                 case 0:
@@ -269,13 +282,13 @@ final class Engine {
         }
     }
 
-    /** What to do. */
+    /** An action of the engine. */
     static final class Action {
         static final int CONNECT = 1, WRITE = 2, CLOSE = 3, GRANTED = 4, REFUSED = 5, DONE = 6, FAILED = 7, ANSWERED = 8;
         static final int OVER = 9, NOTE = 10, LEADER = 11;
 
         int kind;
-        /** Number of a connection, a call or a guard. */
+        /** The number of a connection, a call or a guard. */
         long number;
         long guard;
         int how;

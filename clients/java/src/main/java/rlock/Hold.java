@@ -8,21 +8,21 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.Executor;
 import java.util.function.Consumer;
 
-/** A lock, or several, that is held: from its grant until it is released or lost. Any thread may use it. */
+/** A hold of one lock or several, from the grant until the release or a loss. Any thread may use it. */
 public class Hold implements AutoCloseable {
     final Client client;
     private final List<String> keys;
-    private final boolean tellsLoss;
+    private final boolean reportsLoss;
     private final CompletableFuture<RuntimeException> over = new CompletableFuture<>();
     volatile long number;
     private volatile String owner;
     private volatile Map<String, Long> fences;
     private CompletableFuture<Void> released;
 
-    Hold(Client client, List<String> keys, boolean tellsLoss) {
+    Hold(Client client, List<String> keys, boolean reportsLoss) {
         this.client = client;
         this.keys = keys;
-        this.tellsLoss = tellsLoss;
+        this.reportsLoss = reportsLoss;
     }
 
     void granted(Engine.Action it) {
@@ -31,7 +31,7 @@ public class Hold implements AutoCloseable {
         fences = Collections.unmodifiableMap(it.fences);
     }
 
-    /** Without a reason the client has been closed. */
+    /** Ends the hold. Without a reason, the client has been closed. */
     void lost(String why) {
         over.complete(why == null ? RlockException.closed() : lostFor(why));
     }
@@ -44,12 +44,12 @@ public class Hold implements AutoCloseable {
         return keys;
     }
 
-    /** What the server calls the holder. */
+    /** The holder's name on the server. */
     public String owner() {
         return owner;
     }
 
-    /** Larger than the fence of every earlier holder: send it along with each write. Of several keys it is the largest. */
+    /** Larger than the fence of every earlier holder: send it with each write. For several keys it is the largest fence. */
     public long fence() {
         return Collections.max(fences.values());
     }
@@ -59,17 +59,17 @@ public class Hold implements AutoCloseable {
         return fences;
     }
 
-    /** For how long it is held if nothing is heard any more; zero if it is lost or released. */
+    /** How long the lock stays held if the server sends nothing more; zero if it is lost or released. */
     public Duration remaining() {
         return isReleased() || over.isDone() ? Duration.ZERO : Duration.ofNanos(client.remaining(number));
     }
 
-    /** Judged now. */
+    /** Whether the lock is held now. */
     public boolean isValid() {
         return !remaining().isZero();
     }
 
-    /** @throws LostException unless it is held, judged now */
+    /** @throws LostException unless the lock is held now */
     public void check() {
         if (isValid()) {
             return;
@@ -78,7 +78,7 @@ public class Hold implements AutoCloseable {
         throw known instanceof LostException ? known : lostFor(Client.why(isReleased() ? 2 : 0));
     }
 
-    /** Has {@code action} run by {@code executor} when the lock is lost; at once if it is already. */
+    /** Runs {@code action} in {@code executor} when the lock is lost; at once if it has been lost. */
     public Hold onLost(Consumer<LostException> action, Executor executor) {
         over.thenAcceptAsync(why -> {
             if (why instanceof LostException) {
@@ -93,16 +93,16 @@ public class Hold implements AutoCloseable {
     }
 
     /**
-     * Releases the lock, and waits for the server's answer. Only the first call does something.
+     * Releases the lock, and waits for the server's answer. Only the first call has an effect.
      *
-     * @throws LostException if it was lost before, unless its terms say otherwise
+     * @throws LostException if the lock was lost before, unless its terms ignore that
      */
     @Override
     public void close() {
         client.join(releaseAsync());
     }
 
-    /** The same, but the server keeps the lock until so long after its grant. */
+    /** The same, but the server keeps the lock until {@code least} after the grant. */
     public void releaseAfter(Duration least) {
         client.join(release(least));
     }
@@ -122,28 +122,28 @@ public class Hold implements AutoCloseable {
         }
         client.forget(number);
         client.call(Client.RELEASE, null, event -> event.u64(number).u64(time)).whenComplete((action, error) -> {
-            if (error == null || (error instanceof LostException && !tellsLoss)) {
+            if (error == null || (error instanceof LostException && !reportsLoss)) {
                 end.complete(null);
             } else {
                 end.completeExceptionally(error);
             }
         });
-        // Who cancels his future cancels no other's.
+        // Each caller gets a copy, so that cancelling it does not affect other callers.
         return end.copy();
     }
 
-    /** Sets the lease to at least this long from now. */
+    /** Makes the lease last for at least this time from now. */
     public void extend(Duration lease) {
         var millis = Engine.millis("lease", lease);
         client.join(client.call(Client.EXTEND, null, event -> event.u64(number).u64(millis)));
     }
 
-    /** Shares what is held alone. */
+    /** Makes an exclusive hold shared. */
     public void downgrade() {
         client.join(client.call(Client.DOWNGRADE, null, event -> event.u64(number)));
     }
 
-    /** Has alone what is shared; false if {@code wait} was not enough, and then it is shared as before. */
+    /** Makes a shared hold exclusive; false after {@code wait}, and the hold is then still shared. */
     public boolean upgrade(Duration wait) {
         var millis = Engine.millis("wait", wait);
         var end = client.join(client.call(Client.UPGRADE, this, event -> event.u64(number).u64(millis)));

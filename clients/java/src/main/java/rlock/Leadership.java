@@ -3,21 +3,20 @@ package rlock;
 import java.util.List;
 
 /**
- * A hold with a value that its leader publishes, from {@link Election#campaign} until it resigns or is closed, or until it is
- * lost. Another one may lead before this one notices that it stalled or was cut off: send {@link #fence} along with each
- * write.
+ * A hold with a published value, from {@link Election#campaign} until it is resigned, closed or lost. A leader that stalls or
+ * loses its connection may notice this only after another one leads: send {@link #fence} with each write.
  */
 public final class Leadership extends Hold {
-    Leadership(Client client, List<String> keys, boolean tellsLoss) {
-        super(client, keys, tellsLoss);
+    Leadership(Client client, List<String> keys, boolean reportsLoss) {
+        super(client, keys, reportsLoss);
     }
 
     /**
-     * Publishes another value, 0 to 1024 bytes; observers receive it under the same fence.
+     * Publishes another value, 0 to 1024 bytes, which observers receive under the same fence.
      *
      * @throws LostException if the leadership was lost
      * @throws IllegalArgumentException if the value is too long
-     * @throws RlockException {@code Unavailable}: then it is not known which value is published
+     * @throws RlockException {@code Unavailable}, after which either value may be published
      */
     public void proclaim(byte[] value) {
         client.join(client.call(Client.PROCLAIM, null, event -> event.u64(number).bytes(value, value.length)));

@@ -1,6 +1,6 @@
 package rlock;
 
-/** The lock was no longer held: somebody else may have had it meanwhile. */
+/** The lock was no longer held: another owner may have held it meanwhile. */
 public class LostException extends IllegalMonitorStateException {
     private static final long serialVersionUID = 1;
 

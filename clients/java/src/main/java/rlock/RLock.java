@@ -11,11 +11,11 @@ import java.util.concurrent.locks.Lock;
 import java.util.function.Consumer;
 
 /**
- * A lock on the server: as a {@link Lock} of Java, whose holder is the thread, with the methods that Redisson's users know; or
- * by {@link #acquire} and {@link #acquireAsync}, which give a {@link Hold} that any thread may release.
+ * A lock on the server. It is a {@link Lock} of Java, which a thread holds, with the methods of Redisson. {@link #acquire} and
+ * {@link #acquireAsync} return a {@link Hold} instead, which any thread may release.
  *
- * <p>A thread enters again what it holds, and releases it as often as it has locked it. Who waits for what another thread holds
- * that waits for him is refused: {@code Deadlock}.
+ * <p>A thread re-enters its locks, and must unlock each as often as it has locked it. If two threads would wait for each other,
+ * the second wait fails with {@code Deadlock}.
  */
 public final class RLock implements Lock {
     private final Client client;
@@ -43,13 +43,13 @@ public final class RLock implements Lock {
         return String.join(", ", keys);
     }
 
-    /** Waits for the lock, even when the thread is interrupted; it stays so then. */
+    /** Waits for the lock. An interrupt does not end the wait; the thread stays interrupted. */
     @Override
     public void lock() {
         lock(terms);
     }
 
-    /** The same, with a lease that is not renewed; −1 is the lock's own terms. */
+    /** The same, with a lease that is not renewed; −1 stands for the lock's own terms. */
     public void lock(long lease, TimeUnit unit) {
         lock(termsOf(lease, unit));
     }
@@ -63,7 +63,7 @@ public final class RLock implements Lock {
         push(interruptibly(null, terms));
     }
 
-    /** One try. */
+    /** Tries once. */
     @Override
     public boolean tryLock() {
         return push(client.join(granted(Duration.ZERO, client.owned().activity, terms)));
@@ -74,15 +74,15 @@ public final class RLock implements Lock {
         return tryLock(wait, -1, unit);
     }
 
-    /** The same, with a lease that is not renewed; −1 is the lock's own terms. */
+    /** The same, with a lease that is not renewed; −1 stands for the lock's own terms. */
     public boolean tryLock(long wait, long lease, TimeUnit unit) throws InterruptedException {
         return push(interruptibly(Duration.ofNanos(Math.max(0, unit.toNanos(wait))), termsOf(lease, unit)));
     }
 
     /**
-     * Releases what this thread locked last.
+     * Releases the last hold of this thread.
      *
-     * @throws LostException if it was lost before
+     * @throws LostException if the lock was lost before
      * @throws IllegalMonitorStateException if this thread does not hold the lock
      */
     @Override
@@ -104,29 +104,29 @@ public final class RLock implements Lock {
         throw new UnsupportedOperationException("a lock on a server has no conditions");
     }
 
-    /** Judged now. */
+    /** Whether this thread holds the lock now. */
     public boolean isHeldByCurrentThread() {
         var held = client.owned().holds.get(id());
         return held != null && held.peek().isValid();
     }
 
-    /** How often this thread has locked it. */
+    /** How often this thread has locked it without unlocking it. */
     public int getHoldCount() {
         var held = client.owned().holds.get(id());
         return held == null ? 0 : held.size();
     }
 
-    /** What this thread locked last, such as for its fence. */
+    /** The last hold of this thread, for example to read its fence. */
     public Optional<Hold> hold() {
         return Optional.ofNullable(client.owned().holds.get(id())).map(ArrayDeque::peek);
     }
 
-    /** Whether anybody holds it, of several keys the first. */
+    /** Whether any owner holds the lock; for several keys, the first one. */
     public boolean isLocked() {
         return !client.info(keys.get(0)).get("mode").equals("free");
     }
 
-    /** Ends every hold of it; whether there was one. */
+    /** Ends every hold of the lock; true if there was one. */
     public boolean forceUnlock() {
         long ended = 0;
         for (var key : keys) {
@@ -135,22 +135,22 @@ public final class RLock implements Lock {
         return ended > 0;
     }
 
-    /** Waits for the lock, for {@code try (var hold = lock.acquire())}. It is nobody's but the hold's: no thread enters it again. */
+    /** Waits for the lock: {@code try (var hold = lock.acquire())}. The hold belongs to no thread, so none can re-enter it. */
     public Hold acquire() throws InterruptedException {
         return client.await(granted(null, null, terms));
     }
 
-    /** Waits for this long. */
+    /** Waits at most this time; empty if the lock was not acquired. */
     public Optional<Hold> tryAcquire(Duration wait) throws InterruptedException {
         return Optional.ofNullable(client.await(granted(wait, null, terms)));
     }
 
-    /** To cancel it ends the wait, and withdraws the request. What follows without {@code Async} must not block. */
+    /** Waits for the lock. Cancelling the future withdraws the request. Stages without {@code Async} must not block. */
     public CompletableFuture<Hold> acquireAsync() {
         return granted(null, null, terms);
     }
 
-    /** {@code null} if {@code wait} was not enough; without limit if that is {@code null}. */
+    /** The same; the result is {@code null} after {@code wait}. Without a wait there is no limit, and without an activity a new owner. */
     public CompletableFuture<Hold> acquireAsync(Duration wait, Client.Activity activity) {
         return granted(wait, activity, terms);
     }
@@ -183,12 +183,12 @@ public final class RLock implements Lock {
     }
 
     private CompletableFuture<Hold> granted(Duration wait, Client.Activity activity, Terms terms) {
-        return granted(wait, activity, terms, Client.LOCK, new Hold(client, keys, terms.tellsLoss), event -> {});
+        return granted(wait, activity, terms, Client.LOCK, new Hold(client, keys, terms.reportsLoss), event -> {});
     }
 
-    /** Leads by it, and publishes a value. */
+    /** Acquires the lock as a leader, and publishes a value. */
     CompletableFuture<Leadership> campaign(byte[] value, Duration wait, Client.Activity activity) {
-        var leadership = new Leadership(client, keys, terms.tellsLoss);
+        var leadership = new Leadership(client, keys, terms.reportsLoss);
         return granted(wait, activity, terms, Client.CAMPAIGN, leadership, event -> event.bytes(value, value.length));
     }
 
@@ -208,7 +208,7 @@ public final class RLock implements Lock {
                 granted.completeExceptionally(error);
             } else if (!granted.complete(action.kind == Engine.Action.REFUSED ? null : hold)
                     && action.kind != Engine.Action.REFUSED) {
-                // It was cancelled in this moment.
+                // It was cancelled at the same moment.
                 hold.releaseAsync();
             }
         });

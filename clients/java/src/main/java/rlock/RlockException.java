@@ -1,6 +1,6 @@
 package rlock;
 
-/** What went wrong, in the same words in every language. */
+/** An error. Its code is the same in every language. */
 public class RlockException extends RuntimeException {
     private static final long serialVersionUID = 1;
 
@@ -16,14 +16,14 @@ public class RlockException extends RuntimeException {
     /**
      * {@code Connect}, {@code ModuleMissing}, {@code Unavailable}, {@code NotReplicated}, {@code QueueFull}, {@code Cancelled},
      * {@code Deadlock}, {@code HeldOtherwise}, {@code Denied}, {@code NotALock}, {@code OutOfMemory}, {@code Refused},
-     * {@code Protocol}, {@code Closed}, {@code NotAcquired}. A bad argument is an {@link IllegalArgumentException}, and a lost
-     * lock a {@link LostException}.
+     * {@code Protocol}, {@code Closed}, {@code NotAcquired}. An invalid argument is an {@link IllegalArgumentException}, and a
+     * lost lock a {@link LostException}.
      */
     public String code() {
         return code;
     }
 
-    /** Whether to try again may help. */
+    /** Whether a retry may help. */
     public boolean isTransient() {
         return isTransient;
     }

@@ -24,7 +24,7 @@ import org.springframework.integration.support.locks.LockRegistry;
 import rlock.shedlock.RlockProvider;
 import rlock.spring.RlockRegistry;
 
-/** With the libraries themselves, on real servers. */
+/** The adapters with their libraries, on real servers. */
 @Timeout(60)
 class AdaptersTest {
     private static LockConfiguration task(int most, int least) {
@@ -90,20 +90,20 @@ class AdaptersTest {
         }
     }
 
-    /** What a program of README says, as it is except the address. */
+    /** The output of a program of README, in which only the address is changed. */
     static String run(String source, String url) throws Exception {
         var file = Files.createTempDirectory("rlock").resolve("Invoices.java");
         Files.writeString(file, source.replace("redis://127.0.0.1:6379", url));
         var java = Path.of(System.getProperty("java.home"), "bin", "java").toString();
         var process = new ProcessBuilder(java, "--class-path", System.getProperty("java.class.path"), file.toString())
                 .redirectErrorStream(true).start();
-        var said = new String(process.getInputStream().readAllBytes());
-        assertEquals(0, process.waitFor(), said);
-        return said;
+        var output = new String(process.getInputStream().readAllBytes());
+        assertEquals(0, process.waitFor(), output);
+        return output;
     }
 
     @Test
-    void whoComesFromRedissonChangesTheImportAndTheSetUp() throws Exception {
+    void theMigrationFromRedissonChangesTheImportAndTheSetUp() throws Exception {
         var readme = Files.readString(Path.of("README.md"));
         var programs = Pattern.compile("```java\n(import java.util.concurrent.TimeUnit.*?)```", Pattern.DOTALL).matcher(readme)
                 .results().map(found -> found.group(1)).collect(Collectors.toList());

@@ -11,7 +11,7 @@ import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 
-/** Contends for locks amid faults, and writes down what it saw: crates/rlock-client/tests/chaos/program.rs. */
+/** Contends for locks during faults, and reports what it saw to crates/rlock-client/tests/chaos/program.rs. */
 final class Chaos {
     private static final List<ObjectNode> LINES = Collections.synchronizedList(new ArrayList<>());
     private static volatile boolean isOver;
@@ -34,7 +34,7 @@ final class Chaos {
         return Integer.parseInt(System.getenv("RLOCK_COPIES"));
     }
 
-    /** In microseconds of the monotonic clock. */
+    /** Microseconds of the monotonic clock. */
     private static long now() {
         return System.nanoTime() / 1_000;
     }
@@ -84,7 +84,7 @@ final class Chaos {
                 try {
                     granted.get(20, TimeUnit.MILLISECONDS);
                 } catch (TimeoutException notYet) {
-                    // It waits.
+                    // The call waits.
                 }
             }
             if (granted.cancel(false)) {
@@ -103,7 +103,7 @@ final class Chaos {
         return hold;
     }
 
-    /** Whether it is valid, asked right before and right after a look at the clock. */
+    /** Whether the lock is valid, both before and after reading the clock. */
     private boolean sample(Hold hold) {
         var before = hold.isValid();
         var moment = now();

@@ -17,12 +17,12 @@ import org.junit.jupiter.api.Timeout;
 import rlock.Election.Change;
 import rlock.Servers.Network;
 
-/** Who leads, and who learns of it, on real servers. */
+/** Leaders and their observers, on real servers. */
 @Timeout(60)
 class ElectionTest {
     private static final byte[] BYTES = {(byte) 0xff, 0, ' '};
 
-    /** What arrives within the time of a test. */
+    /** The next change, within the time limit of a test. */
     private static Change next(Changes changes) throws Exception {
         return changes.poll(Duration.ofSeconds(20)).orElseThrow();
     }
@@ -41,7 +41,7 @@ class ElectionTest {
     }
 
     @Test
-    void leadersFollowOneAnotherAndEachObserverIsToldOfEach() throws Exception {
+    void leadersFollowOneAnotherAndEachObserverReceivesEach() throws Exception {
         try (var server = new Servers(); var a = Client.of(server.url); var b = Client.of(server.url);
                 var other = Client.of(server.url)) {
             var observers = new ArrayList<Changes>();
@@ -67,8 +67,8 @@ class ElectionTest {
                 assertArrayEquals(BYTES, other.election("k").leader().orElseThrow().value());
             }
             for (var each : observers) {
-                for (var told : List.of("a:1", "a:2", "b:1", new String(BYTES, "UTF-8"), "nobody")) {
-                    assertEquals(told, shown(each));
+                for (var expected : List.of("a:1", "a:2", "b:1", new String(BYTES, "UTF-8"), "nobody")) {
+                    assertEquals(expected, shown(each));
                 }
             }
             assertTrue(other.election("k").leader().isEmpty());
@@ -96,7 +96,7 @@ class ElectionTest {
     }
 
     @Test
-    void anObserverBeginsAnewAfterABrokenConnection() throws Exception {
+    void anObserverBeginsAgainAfterABrokenConnection() throws Exception {
         try (var server = new Servers(); var net = new Network(server.port()); var client = Client.of(net.url());
                 var leader = Client.of(server.url); var changes = client.election("k").observe()) {
             assertEquals("nobody", shown(changes));
@@ -140,7 +140,7 @@ class ElectionTest {
     }
 
     @Test
-    void whoIsInterruptedOrWaitsNoLongerTakesNoChange() throws Exception {
+    void anInterruptedOrAbandonedWaitTakesNoChange() throws Exception {
         try (var server = new Servers(); var client = Client.of(server.url); var changes = client.election("k").observe()) {
             assertEquals("nobody", shown(changes));
             assertTrue(changes.poll(Duration.ZERO).isEmpty() && changes.poll(Duration.ofMillis(20)).isEmpty());
@@ -173,7 +173,7 @@ class ElectionTest {
     }
 
     @Test
-    void whatIsNotTakenIsBoundedAndTheNextChangeSaysSo() throws Exception {
+    void untakenChangesHaveALimitAndTheNextChangeSaysSo() throws Exception {
         try (var server = new Servers(); var client = Client.of(server.url); var changes = client.election("k").observe()) {
             assertEquals("nobody", shown(changes));
             try (var leadership = client.election("k").campaign("0")) {
@@ -190,7 +190,7 @@ class ElectionTest {
     }
 
     @Test
-    void whatTheServerDoesNotAllowIsTold() throws Exception {
+    void aRefusalOfTheServerIsReported() throws Exception {
         try (var server = new Servers()) {
             ask(server.port(), "ACL", "SETUSER", "app", "on", ">secret", "~*", "&rlock:client:*", "+@all");
             try (var client = Client.of(server.url.replace("redis://", "redis://app:secret@"));

@@ -12,12 +12,14 @@ import static rlock.Servers.pause;
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import java.io.File;
+import java.net.ServerSocket;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.security.KeyStore;
 import java.security.cert.CertificateFactory;
 import java.time.Duration;
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.HexFormat;
 import java.util.List;
 import java.util.Map;
@@ -29,6 +31,10 @@ import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Executors;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.logging.Handler;
+import java.util.logging.Level;
+import java.util.logging.LogRecord;
+import java.util.logging.Logger;
 import java.util.regex.Pattern;
 import javax.net.ssl.SSLContext;
 import javax.net.ssl.TrustManagerFactory;
@@ -36,7 +42,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import rlock.Servers.Network;
 
-/** On real servers. */
+/** Locks on real servers. */
 @Timeout(60)
 class LockTest {
     private static final Duration SECOND = Duration.ofSeconds(1);
@@ -50,7 +56,7 @@ class LockTest {
     }
 
     @Test
-    void aLockIsHandedOverByItsReleaseUnderALargerFence() throws Exception {
+    void aReleaseHandsTheLockOverUnderALargerFence() throws Exception {
         try (var server = new Servers(); var a = Client.of(server.url); var b = Client.of(server.url)) {
             var first = a.getLock("k").acquire();
             assertTrue(b.getLock("k").tryAcquire(Duration.ZERO).isEmpty());
@@ -70,9 +76,9 @@ class LockTest {
         }
     }
 
-    /** As those who come from Redisson use it. */
+    /** The methods of Redisson. */
     @Test
-    void aThreadEntersAgainWhatItHolds() throws Exception {
+    void aThreadReEntersItsLocks() throws Exception {
         try (var server = new Servers(); var client = Client.of(server.url)) {
             var lock = client.getLock("k");
             lock.lock();
@@ -135,7 +141,7 @@ class LockTest {
     }
 
     @Test
-    void aCircleOfTwoIsRefused() throws Exception {
+    void aCycleOfTwoIsRefused() throws Exception {
         try (var server = new Servers(); var client = Client.of(server.url)) {
             var other = client.activity();
             client.getLock("a").lock();
@@ -196,16 +202,16 @@ class LockTest {
     }
 
     @Test
-    void aLossIsToldAtOnceAndByTheEndOfTheBlock() throws Exception {
+    void aLossIsReportedAtOnceAndAtTheEndOfTheBlock() throws Exception {
         var executor = Executors.newSingleThreadExecutor(work -> new Thread(work, "of-the-user"));
         try (var server = new Servers(); var client = Client.of(server.url)) {
             for (var words : List.of(List.of("RLOCK.FORCE", "k"), List.of("DEL", "k"), List.of("FLUSHALL"))) {
-                var told = new CompletableFuture<String>();
+                var thread = new CompletableFuture<String>();
                 assertThrows(LostException.class, () -> {
                     try (var hold = client.getLock("k").acquire()) {
-                        hold.onLost(lost -> told.complete(Thread.currentThread().getName()), executor);
+                        hold.onLost(lost -> thread.complete(Thread.currentThread().getName()), executor);
                         ask(server.port(), words.toArray(String[]::new));
-                        assertEquals("of-the-user", told.get(1, TimeUnit.SECONDS));
+                        assertEquals("of-the-user", thread.get(1, TimeUnit.SECONDS));
                         assertThrows(LostException.class, hold::check);
                     }
                 });
@@ -251,9 +257,9 @@ class LockTest {
         }
     }
 
-    /** The lock would stay held, by nobody. */
+    /** Otherwise the lock would stay held without a holder. */
     @Test
-    void anInterruptInTheMomentOfAGrantLosesNoLock() throws Exception {
+    void anInterruptAtTheMomentOfAGrantLosesNoLock() throws Exception {
         var granted = new CompletableFuture<String>() {
             @Override
             public String get() throws InterruptedException, ExecutionException {
@@ -271,14 +277,14 @@ class LockTest {
     }
 
     @Test
-    void whatWouldBlockTheClientIsRefusedAndLeavesNothing() throws Exception {
+    void aCallThatWouldBlockTheClientIsRefusedAndLeavesNothing() throws Exception {
         try (var server = new Servers(); var client = Client.of(server.url);
                 var changes = client.election("l").observe()) {
             var lock = client.getLock("l");
             changes.next();
             for (Callable<?> blocks : List.<Callable<?>>of(lock::acquire, lock::tryLock, changes::next)) {
                 var held = client.getLock("k").acquire();
-                // It waits, so what follows it runs on the client's thread.
+                // The call waits, so its next stage runs in the client's thread.
                 var refused = client.getLock("k").acquireAsync().thenAccept(hold -> {
                     assertThrows(IllegalStateException.class, blocks::call);
                     assertThrows(IllegalStateException.class, hold::close);
@@ -291,7 +297,7 @@ class LockTest {
     }
 
     @Test
-    void aThousandHoldsAndAThousandWaitsGoByOneConnectionAndWithoutThreads() throws Exception {
+    void aThousandHoldsAndAThousandWaitsShareOneConnectionAndNeedNoThreads() throws Exception {
         try (var server = new Servers(); var client = Client.of(server.url)) {
             client.connect();
             var threads = Thread.activeCount();
@@ -321,7 +327,7 @@ class LockTest {
     }
 
     @Test
-    void tenThousandWaitsThatAreCancelledLeaveNothing() throws Exception {
+    void tenThousandCancelledWaitsLeaveNothing() throws Exception {
         try (var server = new Servers(); var holder = Client.of(server.url); var client = Client.of(server.url)) {
             var hold = holder.getLock("k").acquire();
             client.connect();
@@ -330,7 +336,7 @@ class LockTest {
                 for (int i = 0; i < 1000; i++) {
                     waits.add(client.getLock(i % 2 == 0 ? "k" : "l").acquireAsync());
                 }
-                // Some before they are connected or sent, some as they are granted, the others while they wait.
+                // Some end before they are connected or sent, some at their grant, the others while they wait.
                 pause(round % 3 * round);
                 for (var each : waits) {
                     if (!each.cancel(true)) {
@@ -379,7 +385,7 @@ class LockTest {
     }
 
     @Test
-    void aReleaseOutlastsAServerThatIsAwayForASecond() throws Exception {
+    void aReleaseSucceedsAlthoughTheServerIsUnreachableForASecond() throws Exception {
         try (var server = new Servers(); var net = new Network(server.port());
                 var client = Client.builder(net.url()).responseTimeout(millis(300)).build()) {
             var hold = client.getLock("k").acquire();
@@ -431,7 +437,7 @@ class LockTest {
     }
 
     @Test
-    void aServerThatStandsStillEndsNoWaitLateAndWhatWasAskedOfItLeavesNothing() throws Exception {
+    void aPausedServerEndsNoWaitLateAndItsRequestsLeaveNothing() throws Exception {
         try (var server = new Servers();
                 var client = Client.builder(server.url).responseTimeout(millis(500)).retryTimeout(SECOND).build()) {
             var hold = client.getLock("k").with(Terms.standard().lease(SECOND)).acquire();
@@ -457,7 +463,7 @@ class LockTest {
             var leadership = watched.election("e").with(terms).campaign("before");
             var behind = single.getLock("l").with(terms).acquire();
             eventually("the replica knows", () -> ask(server.port(1), "EXISTS", "l").equals(":1\r\n"));
-            // The addresses lead to a replica for a while, which answers READONLY.
+            // For a while, the addresses lead to a replica, which answers READONLY.
             ask(server.port(), "REPLICAOF", "127.0.0.1", "" + server.port(1));
             var goOn = List.of(behind.releaseAsync(), CompletableFuture.runAsync(() -> leadership.proclaim("after")));
             pause(50);
@@ -466,10 +472,10 @@ class LockTest {
             goOn.forEach(CompletableFuture::join);
             hold.check();
             for (var changes : observers) {
-                for (var told = ""; !told.equals("after");) {
+                for (var seen = ""; !seen.equals("after");) {
                     var leader = changes.poll(SECOND.multipliedBy(20)).orElseThrow().leader();
                     leader.ifPresent(it -> assertEquals(leadership.fence(), it.fence()));
-                    told = leader.map(Election.Proclaimed::text).orElse("nobody");
+                    seen = leader.map(Election.Proclaimed::text).orElse("nobody");
                 }
             }
         }
@@ -503,8 +509,80 @@ class LockTest {
         }
     }
 
+    /** The warnings with this text that are logged while a client of this URL waits for a lock. */
+    private static List<String> warningsOfAWait(String url, String text) throws Exception {
+        var warnings = Collections.synchronizedList(new ArrayList<String>());
+        var handler = new Handler() {
+            @Override
+            public void publish(LogRecord line) {
+                if (line.getLevel() == Level.WARNING && line.getMessage().contains(text)) {
+                    warnings.add(line.getMessage());
+                }
+            }
+
+            @Override
+            public void flush() {}
+
+            @Override
+            public void close() {}
+        };
+        var logger = Logger.getLogger("rlock");
+        logger.addHandler(handler);
+        try (var client = Client.of(url)) {
+            var waits = client.getLock("invoice:7").acquireAsync();
+            eventually("a warning", () -> !warnings.isEmpty());
+            pause(1000); // Several attempts.
+            waits.cancel(true);
+            client.close(Duration.ZERO);
+        } finally {
+            logger.removeHandler(handler);
+        }
+        return List.copyOf(warnings);
+    }
+
     @Test
-    void byTlsWithTheCertificatesThatOneNames() throws Exception {
+    void anUnreachableServerIsReportedOnce() throws Exception {
+        int port;
+        try (var free = new ServerSocket(0)) {
+            port = free.getLocalPort();
+        }
+        var warnings = warningsOfAWait("redis://127.0.0.1:" + port, "127.0.0.1:" + port);
+        assertEquals(1, warnings.size(), warnings::toString);
+        var expected = "cannot reach 127\\.0\\.0\\.1:" + port + " \\(.*refused.*\\), trying again";
+        assertTrue(warnings.get(0).matches(expected), warnings::toString);
+    }
+
+    @Test
+    void aWrongPasswordIsReportedOnce() throws Exception {
+        try (var server = new Servers()) {
+            var address = "127.0.0.1:" + server.port();
+            ask(server.port(), "CONFIG", "SET", "requirepass", "secret");
+            for (var each : List.of(List.of("", "NOAUTH"), List.of(":wrong@", "WRONGPASS"))) {
+                var warnings = warningsOfAWait("redis://" + each.get(0) + address, address);
+                assertEquals(1, warnings.size(), warnings::toString);
+                var expected = "cannot reach " + address + " (" + each.get(1);
+                assertTrue(warnings.get(0).startsWith(expected), warnings::toString);
+            }
+        }
+    }
+
+    @Test
+    void aLackOfRightsNamesTheKeyAndTheRule() {
+        try (var server = new Servers()) {
+            ask(server.port(), "ACL", "SETUSER", "few", "on", ">p", "~other:*", "&rlock:client:*", "+@all");
+            try (var client = Client.of("redis://few:p@127.0.0.1:" + server.port())) {
+                var error = assertThrows(RlockException.class, client.getLock("invoice:7")::lock);
+                assertEquals("Denied", error.code());
+                assertTrue(error.getMessage().matches(".*'invoice:7'.* ~invoice:\\*: see docs/operating\\.md.*"), error::getMessage);
+                ask(server.port(), "ACL", "SETUSER", "few", "-rlock.acquire");
+                error = assertThrows(RlockException.class, client.getLock("other:7")::lock);
+                assertTrue(error.getMessage().contains(" +rlock.acquire: see docs/operating.md"), error::getMessage);
+            }
+        }
+    }
+
+    @Test
+    void tlsWithTheCertificatesOfTheBuilder() throws Exception {
         try (var server = new Servers("one", "--tls")) {
             var url = server.about.get("tls").get("url").asText();
             try (var strangers = Client.builder(url).retryTimeout(SECOND).build()) {
@@ -528,7 +606,7 @@ class LockTest {
     }
 
     @Test
-    void aClientThatIsClosedEndsWhatWaitsAndReleasesWhatIsHeld() throws Exception {
+    void aClosedClientEndsItsWaitsAndReleasesItsHolds() throws Exception {
         try (var server = new Servers()) {
             var client = Client.of(server.url);
             var hold = client.getLock("k").acquire();
@@ -548,7 +626,7 @@ class LockTest {
     }
 
     @Test
-    void theEventsThatAreWrittenAndTheActionsThatAreReadAreThoseOfTheRecord() throws Exception {
+    void eventsAreEncodedAndActionsAreDecodedAsRecorded() throws Exception {
         var file = System.getenv().getOrDefault("RLOCK_RUN", "../../crates/rlock-embed/tests/host/run.json");
         var steps = new ObjectMapper().readTree(new File(file)).get("steps");
         var names = List.of("connect", "write", "close", "granted", "refused", "done", "failed", "answered", "over", "note",
@@ -606,15 +684,15 @@ class LockTest {
     }
 
     @Test
-    void theExamplesOfReadmeRunAsTheyAre() throws Exception {
+    void theExamplesOfReadmeRunUnchanged() throws Exception {
         var examples = Map.of("README.md", List.of("held under fence", "nobody leads"), "../../README.md", List.of("held under fence"));
         for (var each : examples.entrySet()) {
             var example = Pattern.compile("```java\n(.*?)```", Pattern.DOTALL).matcher(Files.readString(Path.of(each.getKey())));
             try (var server = new Servers()) {
                 for (var says : each.getValue()) {
                     assertTrue(example.find());
-                    var said = AdaptersTest.run(example.group(1), server.url);
-                    assertTrue(said.contains(says), said);
+                    var output = AdaptersTest.run(example.group(1), server.url);
+                    assertTrue(output.contains(says), output);
                 }
             }
         }

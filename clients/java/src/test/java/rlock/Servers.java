@@ -51,7 +51,7 @@ final class Servers implements AutoCloseable {
         }
     }
 
-    /** The words of a reply to a command in plain RESP2, on a connection of its own. */
+    /** The reply to a command in plain RESP2, on a separate connection. */
     static String ask(int port, String... words) {
         try (var socket = new Socket(InetAddress.getLoopbackAddress(), port)) {
             var command = new StringBuilder("*" + words.length + "\r\n");
@@ -108,7 +108,7 @@ final class Servers implements AutoCloseable {
         }
     }
 
-    /** Passes bytes, for as long as it is enabled. */
+    /** Passes bytes on while it is enabled. */
     static final class Network implements AutoCloseable {
         volatile int target;
         volatile int delay;

@@ -11,19 +11,19 @@ import rlock.Hold;
 import rlock.Terms;
 
 /**
- * Locks for ShedLock. {@code lockAtMostFor} is a lease that is not renewed. {@code lockAtLeastFor} is kept by the server, even
- * if the process ends after {@code unlock}. The client stays the caller's, to be closed.
+ * Locks for ShedLock. {@code lockAtMostFor} is a lease that is not renewed. The server keeps the lock for {@code lockAtLeastFor},
+ * even if the process ends after {@code unlock}. The caller closes the client.
  */
 public final class RlockProvider implements LockProvider {
     private final Client client;
     private final String prefix;
 
-    /** The lock of a task is called {@code shedlock:} and its name on the server. */
+    /** On the server, the name of a task's lock is {@code shedlock:} and the task's name. */
     public RlockProvider(Client client) {
         this(client, "shedlock:");
     }
 
-    /** The same, with another beginning of the names. */
+    /** The same, with another prefix. */
     public RlockProvider(Client client, String prefix) {
         this.client = Objects.requireNonNull(client, "client");
         this.prefix = Objects.requireNonNull(prefix, "prefix");
@@ -53,7 +53,7 @@ public final class RlockProvider implements LockProvider {
             this.least = least;
         }
 
-        /** @throws rlock.LostException if {@code lockAtMostFor} was not enough: another may have run the task meanwhile */
+        /** @throws rlock.LostException if the task took longer than {@code lockAtMostFor}: another process may have run it meanwhile */
         @Override
         public void unlock() {
             hold.releaseAfter(least);

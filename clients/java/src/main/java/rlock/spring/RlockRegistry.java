@@ -7,15 +7,15 @@ import rlock.Client;
 import rlock.Terms;
 
 /**
- * Locks for Spring Integration, in place of its {@code RedisLockRegistry}: the server queues who waits, and the client renews what
- * is held. An {@code unlock} after a loss throws {@link rlock.LostException}. The client stays the caller's, to be closed.
+ * Locks for Spring Integration, instead of its {@code RedisLockRegistry}. The server queues the waiters, and the client renews the
+ * holds. An {@code unlock} after a loss throws {@link rlock.LostException}. The caller closes the client.
  */
 public final class RlockRegistry implements LockRegistry {
     private final Client client;
     private final String prefix;
     private final Terms terms;
 
-    /** The lock of a key is called {@code prefix:key} on the server. */
+    /** On the server, the name of a key's lock is {@code prefix:key}. */
     public RlockRegistry(Client client, String prefix) {
         this(client, prefix, Terms.standard());
     }

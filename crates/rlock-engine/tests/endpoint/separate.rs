@@ -10,38 +10,38 @@ fn granted() -> Played {
     it.answers(1, "RLOCK.ACQUIRE", ":9\r\n");
     assert_eq!(it.did(), ["connect 2 to h:1"]);
     it.greeted(2);
-    let said = it.said();
+    let actions = it.actions();
     let asked = [
         "2 RLOCK.RENEW k o2 29999",
         "2 RLOCK.RENEW k o2 30000",
         "2 WAIT 2 1000",
     ];
-    assert_eq!(said[said.len() - 3..], asked);
+    assert_eq!(actions[actions.len() - 3..], asked);
     it
 }
 
 #[test]
 fn a_grant_counts_once_enough_replicas_know_of_it() {
     let mut it = granted();
-    it.hears(2, ":9\r\n:9\r\n:2\r\n");
+    it.receives(2, ":9\r\n:9\r\n:2\r\n");
     assert_eq!(it.did(), ["call 2: granted 9"]);
 }
 
 #[test]
-fn too_few_are_told_and_what_was_taken_is_given_back() {
+fn too_few_replicas_are_reported_and_the_grant_is_released() {
     let mut it = granted();
-    it.hears(2, ":9\r\n:9\r\n:1\r\n");
-    let said = it.said();
+    it.receives(2, ":9\r\n:9\r\n:1\r\n");
+    let actions = it.actions();
     let too_few = "call 2: only 1 of 2 replicas acknowledged it in time";
-    assert!(said.contains(&too_few.to_owned()), "{said:?}");
+    assert!(actions.contains(&too_few.to_owned()), "{actions:?}");
     assert!(
-        said.contains(&"1 RLOCK.RELEASE k o2 ALL".to_owned()),
-        "{said:?}"
+        actions.contains(&"1 RLOCK.RELEASE k o2 ALL".to_owned()),
+        "{actions:?}"
     );
 }
 
 #[test]
-fn a_connection_beside_has_the_time_of_replicas_besides_its_own() {
+fn a_separate_connection_has_time_for_replicas_on_top_of_its_own() {
     let mut it = granted();
     it.passes(5999);
     assert_eq!(it.did(), [""; 0]);
@@ -50,7 +50,7 @@ fn a_connection_beside_has_the_time_of_replicas_besides_its_own() {
 }
 
 #[test]
-fn a_connection_beside_ends_with_the_one_that_it_is_beside() {
+fn a_separate_connection_ends_with_its_main_connection() {
     let mut it = granted();
     it.ends(1);
     assert_eq!(it.did(), ["close 2"]);

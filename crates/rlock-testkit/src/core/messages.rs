@@ -58,7 +58,7 @@ impl<F> Outcome<F> {
 
 /// The first word of a message on a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Word {
+pub enum MessageKind {
     Grant,
     WaitOver,
     Withdrawn,
@@ -66,7 +66,7 @@ pub enum Word {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Told<F> {
+pub enum Sent<F> {
     /// The answer to a blocked call.
     Answer {
         key: String,
@@ -78,7 +78,7 @@ pub enum Told<F> {
     Message {
         key: String,
         channel: OnChannel,
-        word: Word,
+        word: MessageKind,
         owner: String,
         fence: Option<F>,
     },
@@ -92,7 +92,7 @@ pub enum Told<F> {
     },
 }
 
-impl<F> Told<F> {
+impl<F> Sent<F> {
     pub fn key(&self) -> &str {
         match self {
             Self::Answer { key, .. }
@@ -102,14 +102,14 @@ impl<F> Told<F> {
         }
     }
 
-    pub fn map<G>(self, with: impl FnOnce(F) -> G) -> Told<G> {
+    pub fn map<G>(self, with: impl FnOnce(F) -> G) -> Sent<G> {
         match self {
             Self::Answer {
                 key,
                 session,
                 handle,
                 outcome,
-            } => Told::Answer {
+            } => Sent::Answer {
                 key,
                 session,
                 handle,
@@ -121,15 +121,15 @@ impl<F> Told<F> {
                 word,
                 owner,
                 fence,
-            } => Told::Message {
+            } => Sent::Message {
                 key,
                 channel,
                 word,
                 owner,
                 fence: fence.map(with),
             },
-            Self::Unlock { key } => Told::Unlock { key },
-            Self::Value { key, fence, value } => Told::Value {
+            Self::Unlock { key } => Sent::Unlock { key },
+            Self::Value { key, fence, value } => Sent::Value {
                 key,
                 fence: with(fence),
                 value,
@@ -145,7 +145,7 @@ impl<F> Told<F> {
                 ..
             } => Some(fence),
             Self::Message {
-                word: Word::Grant,
+                word: MessageKind::Grant,
                 fence,
                 ..
             } => fence.as_ref(),

@@ -7,10 +7,10 @@ use crate::operation::{KEYS, Operation};
 use crate::world::{World, everybody, nanos};
 
 impl World {
-    pub(crate) fn meddles(&mut self, operation: Operation) {
+    pub(crate) fn interferes(&mut self, operation: Operation) {
         match operation {
             Operation::Cut { client, shard, how } => self.cut(client, shard, how),
-            Operation::Beside { client, how } => self.goes_wrong_beside(client, how),
+            Operation::Separate { client, how } => self.separate_fails(client, how),
             Operation::Stop { client, time } => {
                 let time = nanos(time);
                 let client = &mut self.clients[client];
@@ -23,8 +23,8 @@ impl World {
             }
             Operation::Dawdle { client, time } => {
                 let client = &mut self.clients[client];
-                client.dawdles_until = client.dawdles_until.max(self.now + nanos(time));
-                let until = client.dawdles_until;
+                client.slow_until = client.slow_until.max(self.now + nanos(time));
+                let until = client.slow_until;
                 for actor in &mut client.actors {
                     if let Some(latest) = actor.call.as_mut().and_then(|it| it.latest.as_mut()) {
                         *latest = (*latest).max(until);
@@ -82,7 +82,7 @@ impl World {
     fn at_masters(&mut self, mut work: impl FnMut(&mut crate::server::Server)) {
         for server in 0..self.servers.len() {
             let this = &mut self.servers[server];
-            if this.is_master && !this.is_away(self.now) {
+            if this.is_master && !this.is_down(self.now) {
                 this.set_time(self.now);
                 work(this);
                 self.has_acted(server);
@@ -112,7 +112,7 @@ impl World {
     fn take_away(&mut self) {
         // A replica that takes over may not know of it.
         self.may_leave |= self.shards.iter().any(|shard| shard.is_failing);
-        self.meddled = self.now;
+        self.interfered = self.now;
         self.disturbs_what_is_kept();
         for (client, actor) in everybody() {
             if let Some(guard) = &mut self.clients[client].actors[actor].guard {

@@ -8,23 +8,23 @@ use rlock_testkit::Server;
 use rlock_testkit::Setup;
 use rlock_testkit::client::eventually;
 
-/// A server with a module that runs a command on a key when it has an event.
-fn meddled(event_and_command: &str) -> Server {
+/// A server with a module that runs a command on a key at each of its events.
+fn server_with(event_and_command: &str) -> Server {
     let directory = tempfile::tempdir().expect("a directory can be made");
-    let library: PathBuf = directory.path().join("meddler.so");
+    let library: PathBuf = directory.path().join("foreign_module.so");
     let built = Command::new("cc")
         .args(["-shared", "-fPIC", "-o"])
         .arg(&library)
         .arg(concat!(
             env!("CARGO_MANIFEST_DIR"),
-            "/tests/module/meddler.c"
+            "/tests/module/foreign_module.c"
         ))
         .status();
     assert!(
         built.is_ok_and(|status| status.success()),
-        "cc builds the module that meddles"
+        "cc builds the module that changes locks"
     );
-    // The server has the file open from here on.
+    // The server has opened the file by now.
     Setup::new()
         .line(&format!(
             "loadmodule {} {event_and_command}",
@@ -33,7 +33,7 @@ fn meddled(event_and_command: &str) -> Server {
         .start()
 }
 
-/// Changes locks in every way that gives key events.
+/// Changes locks in every way that emits key events.
 fn exercise(server: &Server) {
     let a = server.client();
     for line in [
@@ -60,7 +60,7 @@ fn exercise(server: &Server) {
 fn module_that_changes_a_lock_in_its_key_events_does_no_harm() {
     for command in ["DEL", "UNLINK", "PEXPIRE 1", "PERSIST", "HDEL owner-a"] {
         for event in ["hset", "hdel", "expire", "del"] {
-            let server = meddled(&format!("{event} {command}"));
+            let server = server_with(&format!("{event} {command}"));
             exercise(&server);
             assert_eq!(server.ask("PING"), "PONG", "{command} in {event}");
         }
@@ -69,7 +69,7 @@ fn module_that_changes_a_lock_in_its_key_events_does_no_harm() {
 
 #[test]
 fn waiters_follow_when_another_module_ends_each_hold() {
-    let server = meddled("hset DEL");
+    let server = server_with("hset DEL");
     let a = server.client();
     a.number("RLOCK.ACQUIRE k owner-a 60000");
     assert_eq!(server.ask("EXISTS k"), "0");

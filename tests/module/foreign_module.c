@@ -1,4 +1,4 @@
-/* A module that meddles: whenever a key has the event that its first argument names, it runs the command that follows,
+/* A module that changes locks: whenever a key has the event that its first argument names, it runs the command that follows,
  * in the server's own callback, on every key that begins with k. */
 #include <stdarg.h>
 #include <string.h>
@@ -39,7 +39,7 @@ int RedisModule_OnLoad(RedisModuleCtx *ctx, RedisModuleString **argv, int argc) 
     GetApi("RedisModule_StringPtrLen", &StringPtrLen);
     GetApi("RedisModule_Call", &Call);
     GetApi("RedisModule_FreeCallReply", &FreeCallReply);
-    SetModuleAttribs(ctx, "meddler", 1, 1);
+    SetModuleAttribs(ctx, "foreign", 1, 1);
     strncpy(event_of, StringPtrLen(argv[0], NULL), sizeof event_of - 1);
     strncpy(command, StringPtrLen(argv[1], NULL), sizeof command - 1);
     if (argc > 2) strncpy(argument, StringPtrLen(argv[2], NULL), sizeof argument - 1);

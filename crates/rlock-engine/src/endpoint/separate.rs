@@ -23,7 +23,7 @@ use crate::wire::{replies, requests};
 /// The largest number of requests that are sent together.
 const TOGETHER_MAX: usize = 256;
 
-pub(super) struct Beside {
+pub(super) struct SeparateConnection {
     kind: Kind,
     connection: ConnectionId,
     waiting: VecDeque<(Id, Request)>,
@@ -45,7 +45,7 @@ enum Kind {
 
 impl Endpoint {
     /// Sends a renewal that replicas must acknowledge.
-    pub(super) fn send_beside(
+    pub(super) fn send_separately(
         &mut self,
         now: Instant,
         id: Id,
@@ -57,7 +57,7 @@ impl Endpoint {
         };
         let address = connection.address.clone();
         let count = request.replicas();
-        self.put_beside(now, Kind::Replicas { main, count }, address, (id, request));
+        self.put_separate(now, Kind::Replicas { main, count }, address, (id, request));
     }
 
     /// Sends a request for a hold to the server to which its slot is moving;
@@ -78,23 +78,23 @@ impl Endpoint {
             return false;
         };
         let kind = Kind::Asking(address.clone());
-        self.put_beside(now, kind, address, (id, request.clone()));
+        self.put_separate(now, kind, address, (id, request.clone()));
         true
     }
 
-    fn put_beside(&mut self, now: Instant, kind: Kind, address: Address, request: (Id, Request)) {
-        let mut known = self.beside.iter_mut();
-        if let Some(beside) = known.find(|beside| beside.kind == kind) {
-            beside.waiting.push_back(request);
-            let connection = beside.connection;
+    fn put_separate(&mut self, now: Instant, kind: Kind, address: Address, request: (Id, Request)) {
+        let mut known = self.separate.iter_mut();
+        if let Some(separate) = known.find(|separate| separate.kind == kind) {
+            separate.waiting.push_back(request);
+            let connection = separate.connection;
             return self.send_together(now, connection);
         }
         let limit = match kind {
             Kind::Replicas { .. } => self.settings.limits.response,
             Kind::Asking(_) => ASKED_EVERY,
         };
-        let connection = self.new_connection(now, Purpose::Beside, address, limit);
-        self.beside.push(Beside {
+        let connection = self.new_connection(now, Purpose::Separate, address, limit);
+        self.separate.push(SeparateConnection {
             kind,
             connection,
             waiting: VecDeque::from([request]),
@@ -104,10 +104,10 @@ impl Endpoint {
         });
     }
 
-    pub(super) fn beside_is_open(&mut self, now: Instant, id: ConnectionId) {
-        let mut all = self.beside.iter();
-        let beside = all.find(|beside| beside.connection == id);
-        if beside.is_some_and(|beside| matches!(beside.kind, Kind::Replicas { .. }))
+    pub(super) fn separate_is_open(&mut self, now: Instant, id: ConnectionId) {
+        let mut all = self.separate.iter();
+        let separate = all.find(|separate| separate.connection == id);
+        if separate.is_some_and(|separate| matches!(separate.kind, Kind::Replicas { .. }))
             && let Some(connection) = self.connections.get_mut(&id)
         {
             connection.limit += self.settings.limits.replication;
@@ -117,24 +117,24 @@ impl Endpoint {
 
     /// Sends the requests that wait, once the previous ones are answered.
     fn send_together(&mut self, now: Instant, id: ConnectionId) {
-        let mut all = self.beside.iter_mut();
-        let beside = all.find(|beside| beside.connection == id);
+        let mut all = self.separate.iter_mut();
+        let separate = all.find(|separate| separate.connection == id);
         let connection = self.connections.get_mut(&id);
-        let (Some(beside), Some(connection)) = (beside, connection) else {
+        let (Some(separate), Some(connection)) = (separate, connection) else {
             return;
         };
-        if connection.stage != Stage::Open || !beside.sent.is_empty() {
+        if connection.stage != Stage::Open || !separate.sent.is_empty() {
             return;
         }
         let was_empty = connection.output.is_empty();
-        while beside.sent.len() < TOGETHER_MAX
-            && let Some((request_id, request)) = beside.waiting.pop_front()
+        while separate.sent.len() < TOGETHER_MAX
+            && let Some((request_id, request)) = separate.waiting.pop_front()
         {
             // Nobody waits for these any more: their holds are over.
             if self.engine.server_of(request_id).is_none() {
                 continue;
             }
-            let commands = match beside.kind {
+            let commands = match separate.kind {
                 Kind::Replicas { .. } => requests::renew_in_writing(&request),
                 Kind::Asking(_) => {
                     let asking = || Command::new("ASKING");
@@ -143,37 +143,37 @@ impl Endpoint {
                 }
             };
             for command in &commands {
-                connection.write(now, command, What::Beside);
+                connection.write(now, command, What::Separate);
             }
-            beside.expected += commands.len();
-            beside.sent.push((request_id, request, commands.len()));
+            separate.expected += commands.len();
+            separate.sent.push((request_id, request, commands.len()));
         }
-        if let (Kind::Replicas { count, .. }, false) = (&beside.kind, beside.sent.is_empty()) {
+        if let (Kind::Replicas { count, .. }, false) = (&separate.kind, separate.sent.is_empty()) {
             let wait = requests::wait(*count, self.settings.limits.replication);
-            connection.write(now, &wait, What::Beside);
-            beside.expected += 1;
+            connection.write(now, &wait, What::Separate);
+            separate.expected += 1;
         }
-        let is_over = beside.sent.is_empty() && matches!(beside.kind, Kind::Asking(_));
+        let is_over = separate.sent.is_empty() && matches!(separate.kind, Kind::Asking(_));
         if is_over {
             self.give_up(now, id, silent());
-        } else if beside.expected > 0 {
+        } else if separate.expected > 0 {
             self.has_output(now, id, was_empty);
         }
     }
 
-    pub(super) fn beside_replied(&mut self, now: Instant, id: ConnectionId, frame: Frame) {
-        let mut all = self.beside.iter_mut();
-        let Some(beside) = all.find(|beside| beside.connection == id) else {
+    pub(super) fn separate_replied(&mut self, now: Instant, id: ConnectionId, frame: Frame) {
+        let mut all = self.separate.iter_mut();
+        let Some(separate) = all.find(|separate| separate.connection == id) else {
             return;
         };
-        beside.replies.push(frame);
-        if beside.replies.len() < beside.expected {
+        separate.replies.push(frame);
+        if separate.replies.len() < separate.expected {
             return;
         }
-        beside.expected = 0;
-        let kind = beside.kind.clone();
-        let sent = std::mem::take(&mut beside.sent);
-        let mut frames = std::mem::take(&mut beside.replies).into_iter();
+        separate.expected = 0;
+        let kind = separate.kind.clone();
+        let sent = std::mem::take(&mut separate.sent);
+        let mut frames = std::mem::take(&mut separate.replies).into_iter();
         let mut results = Vec::new();
         for (request_id, request, count) in sent {
             // The second reply of each pair is the result.
@@ -202,29 +202,29 @@ impl Endpoint {
         self.send_together(now, id);
     }
 
-    pub(super) fn beside_ended(&mut self, now: Instant, id: ConnectionId, failure: &Failure) {
-        let place = self.beside.iter().position(|it| it.connection == id);
+    pub(super) fn separate_ended(&mut self, now: Instant, id: ConnectionId, failure: &Failure) {
+        let place = self.separate.iter().position(|it| it.connection == id);
         if let Some(place) = place {
-            let beside = self.beside.swap_remove(place);
-            self.fail_all(now, beside, || Fault::Passing(failure.clone()));
+            let separate = self.separate.swap_remove(place);
+            self.fail_all(now, separate, || Fault::Passing(failure.clone()));
         }
     }
 
     /// The main connection has ended.
-    pub(super) fn leave_beside(&mut self, now: Instant, main: ConnectionId, failure: &Failure) {
-        let of_main = |beside: &mut Beside| matches!(beside.kind, Kind::Replicas { main: of, .. } if of == main);
-        let gone: Vec<_> = self.beside.extract_if(.., of_main).collect();
-        for beside in gone {
-            let connection = beside.connection;
+    pub(super) fn leave_separate(&mut self, now: Instant, main: ConnectionId, failure: &Failure) {
+        let of_main = |separate: &mut SeparateConnection| matches!(separate.kind, Kind::Replicas { main: of, .. } if of == main);
+        let gone: Vec<_> = self.separate.extract_if(.., of_main).collect();
+        for separate in gone {
+            let connection = separate.connection;
             self.remove_connection(connection);
             self.actions.push_back(Action::Close { connection });
-            self.fail_all(now, beside, || Fault::Broken(failure.clone()));
+            self.fail_all(now, separate, || Fault::Broken(failure.clone()));
         }
     }
 
-    fn fail_all(&mut self, now: Instant, beside: Beside, fault: impl Fn() -> Fault) {
-        let sent = beside.sent.into_iter().map(|(id, ..)| id);
-        let waiting = beside.waiting.into_iter().map(|(id, _)| id);
+    fn fail_all(&mut self, now: Instant, separate: SeparateConnection, fault: impl Fn() -> Fault) {
+        let sent = separate.sent.into_iter().map(|(id, ..)| id);
+        let waiting = separate.waiting.into_iter().map(|(id, _)| id);
         for id in sent.chain(waiting) {
             self.answered(now, id, Err(fault()));
         }

@@ -1,4 +1,5 @@
-"""What both faces share above: clients and locks, as coroutines. For threads nothing of them is ever suspended."""
+"""Clients and locks as coroutines, for the APIs for threads and for asyncio. With threads, no coroutine is ever
+suspended."""
 
 import functools
 import ssl
@@ -21,7 +22,7 @@ def key_bytes(key: Union[Key, Value], name: str = "key") -> bytes:
 
 
 class Terms(NamedTuple):
-    """What a lock was asked for with; most of it is a part of the event already."""
+    """The options of a lock, most of them already encoded for the event."""
 
     keys: List[bytes]
     event: bytes
@@ -45,7 +46,7 @@ def _parts(
     bound: Optional[float],
     replicas: int,
 ) -> Tuple[bytes, bytes]:
-    """The mode and the terms in an event."""
+    """The encoded mode and terms."""
     if shared and limit is not None:
         raise errors.OutOfRange("shared and limit cannot be given both")
     for name, value, bits in (("permits", permits, 32), ("limit", limit or 0, 32), ("replicas", replicas, 16)):
@@ -56,12 +57,12 @@ def _parts(
     return mode, wire.number(millis("lease", lease)) + bytes([renew]) + hold
 
 
-def documented(face: Type[T]) -> Type[T]:
-    """Gives what a face says again the text that is there already."""
-    for name, member in vars(face).items():
+def documented(kind: Type[T]) -> Type[T]:
+    """Copies the docstrings of the base class to the methods that override it."""
+    for name, member in vars(kind).items():
         if callable(member) and not member.__doc__:
-            member.__doc__ = getattr(getattr(face.__base__, name, None), "__doc__", None)
-    return face
+            member.__doc__ = getattr(getattr(kind.__base__, name, None), "__doc__", None)
+    return kind
 
 
 class ClientBase(Generic[L, E]):
@@ -109,7 +110,7 @@ class ClientBase(Generic[L, E]):
         raise_lost: bool = True,
         thread_local: bool = True,
     ) -> L:
-        """A lock, which is not acquired yet: see the table of options in README."""
+        """A lock, which is not acquired yet. The README has a table of the options."""
         millis("wait", wait)
         listed = [key_bytes(it) for it in ([keys] if isinstance(keys, (str, bytes)) else keys)]
         mode, rest = _parts(shared, limit, permits, lease, renew, max_hold, bound, replicas)
@@ -119,30 +120,30 @@ class ClientBase(Generic[L, E]):
         return self._kind(self, Terms(listed, event, rest, wait, least, on_loss, raise_lost, thread_local))
 
     def election(self, key: Key, **terms: Any) -> E:
-        """The right to lead at a key, and who leads. ``terms`` are those of each campaign, as of ``lock``, but ``shared``,
-        ``limit`` and ``permits``. Nothing is sent before it is used."""
+        """The right to lead at a key, and the current leader. ``terms`` are the options of each campaign: those of
+        ``lock``, without ``shared``, ``limit`` and ``permits``. Nothing is sent before its first use."""
         return type(self)._election(self, key, terms)
 
     def activity(self) -> Activity:
-        """For what is done one after the other: it enters again what it holds, and deadlocks are seen."""
+        """An owner for sequential work: it re-enters its locks, and the server detects deadlocks."""
         return Activity()
 
     async def connect(self) -> None:
-        """Connects now instead of with the first lock, and says what is wrong."""
+        """Connects now instead of at the first lock, and raises an error if that fails."""
         await self._host().call(Call(), wire.CONNECT)
 
     async def info(self, key: Key) -> Dict[str, Any]:
-        """What the server says of a lock: the fields of ``RLOCK.INFO``."""
+        """The server's description of a lock: the fields of ``RLOCK.INFO``."""
         flat = await self._ask("RLOCK.INFO", key)
         pairs = flat if isinstance(flat, dict) else dict(zip(flat[::2], flat[1::2]))
         return {str(name): value for name, value in pairs.items()}
 
     async def force(self, key: Key) -> bool:
-        """Ends every hold of a lock. True if somebody had it."""
+        """Ends every hold of a lock. True if there was one."""
         return bool(await self._ask("RLOCK.FORCE", key, True))
 
     async def metrics(self) -> Dict[str, int]:
-        """What this client has counted in this event loop."""
+        """The counters of this client in this event loop."""
         values = await self._host().call(Call(), wire.METRICS)
         return dict(zip(("grants", "waits", "losses", "late_renewals", "reconnects"), values))
 
@@ -164,7 +165,7 @@ class LockBase:
         raise NotImplementedError
 
     def _top(self) -> Optional[Hold]:
-        """What was acquired here last."""
+        """The last hold that was acquired here."""
         raise NotImplementedError
 
     def _push(self, hold: Hold) -> None:
@@ -181,23 +182,23 @@ class LockBase:
         return hold
 
     def check(self) -> None:
-        """Raises `Lost` unless it is held here, judged now."""
+        """Raises `Lost` unless the lock is held here now."""
         self._hold.check()
 
     @property
     def remaining(self) -> float:
-        """For how many seconds it is held if nothing is heard any more; 0 if it is not."""
+        """For how many seconds the lock stays held if the server sends nothing more; 0 if it is not held."""
         hold = self._top()
         return hold.remaining() if hold else 0.0
 
     @property
     def lost(self) -> bool:
-        """Whether what was acquired here is lost."""
+        """Whether the lock was acquired here and then lost."""
         return self._top() is not None and self.remaining == 0
 
     @property
     def fence(self) -> int:
-        """Larger than the fence of every earlier holder. Send it along with each write."""
+        """Larger than the fence of every earlier holder. Send it with each write."""
         return max(self._hold.fences.values())
 
     @property
@@ -207,13 +208,15 @@ class LockBase:
 
     @property
     def owner(self) -> str:
-        """Who holds it."""
+        """The owner of this hold."""
         return self._hold.owner
 
     async def acquire(self, blocking: bool = True, timeout: Optional[float] = None) -> bool:
-        """False if it was not acquired in ``timeout`` seconds (by default ``wait``), or at once if not ``blocking``."""
+        """Acquires the lock; False if that fails within ``timeout`` seconds (by default ``wait``). Without ``blocking``
+        it tries only once."""
         terms, call = self._terms, None  # type: Terms, Optional[Call]
-        wait = terms.wait if timeout is None else None if timeout == -1 else timeout  # As `threading.Lock` has it.
+        # As in `threading.Lock`, -1 means no limit.
+        wait = terms.wait if timeout is None else None if timeout == -1 else timeout
         event = terms.event + wire.number(millis("timeout", wait) if blocking else 0) + terms.rest
         host, call = self._client._host(), Call(terms.keys, terms.on_loss)
         try:
@@ -226,13 +229,13 @@ class LockBase:
             return bool(hold)
         except errors.Error:
             raise
-        except BaseException:  # It may have come in the moment of the error.
+        except BaseException:  # The lock may have been granted at the same moment.
             self._drop(call.value)
             host.post(functools.partial(host.give_up, call))
             raise
 
     async def release(self) -> None:
-        """Raises `Lost` if it was lost before, unless ``raise_lost`` is false."""
+        """Releases the lock. Raises `Lost` if it was lost before, unless ``raise_lost`` is false."""
         hold = self._hold
         self._drop(hold)
         hold.is_released = True
@@ -245,12 +248,12 @@ class LockBase:
                 raise
 
     async def locked(self) -> bool:
-        """Whether anybody holds it, as the server says."""
+        """Whether any owner holds the lock, according to the server."""
         modes = [(await ClientBase.info(self._client, key))["mode"] for key in self._terms.keys]
         return any(mode != "free" for mode in modes)
 
     async def owned(self) -> bool:
-        """Whether it is held here, judged now."""
+        """Whether the lock is held here now."""
         return self.remaining > 0
 
     async def extend(self, lease: float) -> bool:
@@ -259,11 +262,12 @@ class LockBase:
         return True
 
     async def downgrade(self) -> None:
-        """Shares what is held alone."""
+        """Turns an exclusive hold into a shared one."""
         await self._change(wire.DOWNGRADE)
 
     async def upgrade(self, wait: Optional[float] = None) -> bool:
-        """Has alone what is shared. False if that did not come in ``wait`` seconds; it is shared as before then."""
+        """Turns a shared hold into an exclusive one. False if that fails within ``wait`` seconds; the hold is then
+        still shared."""
         return bool(await self._change(wire.UPGRADE, wire.number(millis("wait", wait)), True))
 
     async def _change(self, kind: int, fields: bytes = b"", is_granted: bool = False) -> Any:

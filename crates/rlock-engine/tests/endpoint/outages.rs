@@ -1,0 +1,97 @@
+//! Which failures to connect the user should know.
+
+use crate::played::Played;
+
+const WRONG: &str = "-WRONGPASS invalid username-password pair\r\n";
+
+/// Lets each of the next attempts fail.
+fn fails(it: &mut Played, attempts: usize) {
+    for _ in 0..attempts {
+        let number = it.connections();
+        it.ends(number);
+        it.passes(2_000);
+    }
+}
+
+#[test]
+fn an_outage_is_news_once() {
+    let mut it = Played::new("redis://h:1");
+    it.asks("k");
+    fails(&mut it, 5);
+    assert_eq!(it.news(), ["h:1: cut"]);
+    let number = it.connections();
+    it.greeted(number);
+    it.ends(number);
+    it.passes(2_000);
+    fails(&mut it, 5);
+    assert_eq!(it.news(), ["h:1: cut"]);
+}
+
+#[test]
+fn the_time_limit_of_an_attempt_is_news() {
+    let mut it = Played::new("redis://h:1");
+    it.asks("k");
+    it.passes(4_999);
+    assert!(it.news().is_empty());
+    it.passes(1);
+    assert_eq!(it.news(), ["h:1: no connection within 5s"]);
+}
+
+#[test]
+fn a_wrong_password_is_news_even_after_a_failure_that_passes() {
+    let mut it = Played::new("redis://:p@h:1");
+    it.asks("k");
+    fails(&mut it, 2);
+    for _ in 0..3 {
+        let number = it.connections();
+        it.greeted_but(number, "HELLO", WRONG);
+        it.passes(2_000);
+        fails(&mut it, 1);
+    }
+    let wrong = "h:1: WRONGPASS invalid username-password pair";
+    assert_eq!(it.news(), ["h:1: cut", wrong]);
+}
+
+#[test]
+fn what_a_caller_of_the_start_gets_is_no_news() {
+    for url in ["redis://h:1", "redis+cluster://h:1"] {
+        let mut it = Played::new(url);
+        it.start();
+        fails(&mut it, 3);
+        assert!(it.did().iter().any(|line| line.starts_with("call 1: ")));
+        assert!(it.news().is_empty(), "{url}");
+    }
+}
+
+#[test]
+fn an_outage_of_a_whole_cluster_is_news_once() {
+    let mut it = Played::new("redis+cluster://h:1");
+    it.asks("k");
+    fails(&mut it, 5);
+    let failure = "no server reports the slots: h:1: cut";
+    assert_eq!(it.news().len(), 1);
+    let no_routes = format!("no routes: {failure}");
+    assert!(it.did().contains(&no_routes));
+}
+
+#[test]
+fn an_outage_of_a_master_is_news_once_in_a_cluster() {
+    let mut it = crate::cluster::connected();
+    it.ends(3);
+    it.passes(10);
+    for _ in 0..3 {
+        let number = it.connections();
+        it.ends(number);
+        it.passes(100);
+    }
+    assert_eq!(it.news(), ["n:7: cut"]);
+}
+
+#[test]
+fn an_outage_behind_sentinels_names_what_is_unreachable() {
+    let mut it = Played::new("redis+sentinel://a/main");
+    it.asks("k");
+    fails(&mut it, 3);
+    let why = "no Sentinel names the master: a:26379: cut";
+    assert_eq!(it.news(), [format!("main: {why}")]);
+}
