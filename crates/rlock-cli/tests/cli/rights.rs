@@ -121,77 +121,44 @@ fn exec_needs_no_more_than_the_application_has() {
 #[test]
 fn a_refusal_names_what_was_refused_the_user_and_the_rule_to_add() {
     let server = Server::start();
-    let (application, operator) = (url(&server, "application"), url(&server, "operator"));
-    let cases: [(&str, &str, &[&str], &str, &str); 8] = [
+    let cases: [(&str, &str, &[&str], &str); 8] = [
         (
+            "application",
             "",
-            &application,
             &["exec", "other", "--", "true"],
-            "use the key other",
-            "~other",
+            "the key 'other', such as ~other",
         ),
         (
+            "application",
             "",
-            &application,
             &["info", "other"],
-            "use the key other",
-            "~other",
+            "the key 'other', such as ~other",
         ),
+        ("application", "", &["bench"], "such as ~rlock-bench:*"),
+        ("application", "", &["list"], "needs +rlock.list"),
         (
+            "operator",
             "",
-            &application,
-            &["bench"],
-            "use the key rlock-bench:*",
-            "~rlock-bench:*",
-        ),
-        ("", &application, &["list"], "run rlock.list", "+rlock.list"),
-        (
-            "",
-            &operator,
             &["exec", "k", "--", "true"],
-            "run rlock.acquire",
-            "+rlock.acquire",
+            "needs +rlock.acquire",
         ),
-        (
-            "",
-            &operator,
-            &["observe", "k"],
-            "use the channel rlock:value:*",
-            "&rlock:value:*",
-        ),
-        (
-            "-subscribe",
-            &operator,
-            &["info", "k"],
-            "run subscribe",
-            "+subscribe",
-        ),
-        (
-            "resetchannels",
-            &operator,
-            &["list"],
-            "use the channel rlock:client:*",
-            "&rlock:client:*",
-        ),
+        ("operator", "", &["observe", "k"], "&rlock:value:*"),
+        ("operator", "-subscribe", &["info", "k"], "needs +subscribe"),
+        ("operator", "resetchannels", &["list"], "&rlock:client:*"),
     ];
-    for (less, url, arguments, what, rule) in cases {
+    for (user, less, arguments, rule) in cases {
         admit(&server, &format!(" {less}"));
-        let ended = finished(rlock_at(url).args(arguments));
+        let ended = finished(rlock_at(&url(&server, user)).args(arguments));
         ended.assert_code(123);
-        let user = if url == application {
-            "application"
-        } else {
-            "operator"
-        };
-        ended.assert_says(&format!("user {user} is not permitted to {what}\n"));
-        ended.assert_says(&format!("`ACL SETUSER {user} {rule}`"));
-        ended.assert_says("docs/operating.md, `Access rights`");
+        ended.assert_says(rule);
+        ended.assert_says("docs/operating.md, section Access rights");
+        ended.assert_says(&format!("the user is {user}: `ACL SETUSER {user} RULE`"));
         let _: () = server.admin().run(&format!("ACL DELUSER {user}"));
     }
     // A user without a name is the default user.
     let _: () = server.admin().run("ACL SETUSER default -rlock.list");
     let ended = finished(rlock_at(&server.url()).arg("list"));
-    ended.assert_says("user default is not permitted to run rlock.list\n");
+    ended.assert_says("the user is default: ");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -321,19 +288,16 @@ fn the_exporter_needs_no_more_than_its_user_has_and_says_what_it_lacks() {
     assert_eq!(exporter.value(&waiters), None);
     assert_eq!(exporter.value(&up), Some(1.0));
     exporter.says("no contended locks of ");
-    exporter.says("Access rights");
+    exporter.says("`ACL SETUSER exporter RULE`");
     change("-info");
     assert_eq!(exporter.value(&up), Some(0.0));
-    exporter.says("user exporter is not permitted to run info");
+    exporter.says("needs +info");
     change("+info +rlock.list");
     assert_eq!(exporter.value(&up), Some(1.0));
     exporter.says("answers again");
     for (rule, words) in [
-        ("-subscribe", "not permitted to run subscribe"),
-        (
-            "+subscribe resetchannels",
-            "not permitted to use the channel rlock:client:*",
-        ),
+        ("-subscribe", "needs +subscribe"),
+        ("+subscribe resetchannels", "needs &rlock:client:*"),
         ("&rlock:client:* resetpass", "password"),
     ] {
         change(rule);

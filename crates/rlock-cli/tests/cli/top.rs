@@ -327,7 +327,7 @@ fn force_says_why_the_server_refuses() {
     terminal.types("F");
     terminal.until_shows("End every hold of beta?");
     terminal.types("y");
-    terminal.until_shows("to run rlock.force");
+    terminal.until_shows("the 'rlock.force' command");
     terminal.until_shows("any key goes on");
 }
 
