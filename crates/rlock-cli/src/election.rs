@@ -30,7 +30,7 @@ rlock elect [OPTIONS] --value <VALUE> <NAME> -- <COMMAND> [ARGS]...
 pub(crate) struct Elect {
     /// The election: the key of its lock.
     #[arg(value_name = "NAME")]
-    pub(crate) name: OsString,
+    name: OsString,
 
     /// The value to publish while it leads, for example its address: up to
     /// 1024 bytes.
@@ -90,7 +90,7 @@ pub(crate) async fn elect(elect: &Elect, address: &Address, output: Output) -> R
 pub(crate) struct Observe {
     /// The election: the key of its lock.
     #[arg(value_name = "NAME")]
-    pub(crate) name: OsString,
+    name: OsString,
 }
 
 pub(crate) async fn observe(

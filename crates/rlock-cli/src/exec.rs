@@ -161,7 +161,7 @@ impl Exec {
         }
     }
 
-    pub(crate) fn key(&self) -> &OsStr {
+    fn key(&self) -> &OsStr {
         &self.key
     }
 

@@ -19,7 +19,7 @@ use crate::readable::{Column, duration, lossy, printable, table};
 #[derive(Debug, clap::Args)]
 pub(crate) struct Info {
     /// The lock.
-    pub(crate) key: OsString,
+    key: OsString,
 }
 
 pub(crate) async fn run(info: &Info, address: &Address, output: Output) -> Result<u8, Failure> {

@@ -83,7 +83,7 @@ fn colour_of(backend: &TestBackend, words: &str) -> Vec<Color> {
 const SECOND: Duration = Duration::from_secs(1);
 
 #[test]
-fn the_colour_tells_how_long_the_oldest_waits() {
+fn the_colour_shows_how_long_the_oldest_waits() {
     let short = SECOND - Duration::from_millis(1);
     let mut screen = waited_for(&[short, SECOND, 10 * SECOND]);
     let backend = drawn(&mut screen, 80, 24);
