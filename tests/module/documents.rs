@@ -287,7 +287,7 @@ impl<'a> Example<'a> {
             shown.insert(0, words);
             let reply = self.reply_to(terminal)?;
             if doing == TerminalState::Waiting {
-                self.now_does(terminal, TerminalState::Nothing);
+                self.set_state(terminal, TerminalState::Nothing);
             }
             return self.comparison.check("", &shown, &lines_of("", &reply));
         }
@@ -297,11 +297,11 @@ impl<'a> Example<'a> {
         let command = arguments.first().map_or("", String::as_str);
         self.terminals[&terminal].0.send_bytes(&request(&arguments));
         if shown.iter().map(|line| line.trim()).eq(["...blocked"]) {
-            self.now_does(terminal, TerminalState::Waiting);
+            self.set_state(terminal, TerminalState::Waiting);
             return self.await_blocked(terminal);
         }
         if command == "SUBSCRIBE" {
-            self.now_does(terminal, TerminalState::Listening);
+            self.set_state(terminal, TerminalState::Listening);
         }
         let reply = self.reply_to(terminal)?;
         self.comparison
@@ -318,7 +318,7 @@ impl<'a> Example<'a> {
         }
     }
 
-    fn now_does(&mut self, terminal: char, doing: TerminalState) {
+    fn set_state(&mut self, terminal: char, doing: TerminalState) {
         if let Some(it) = self.terminals.get_mut(&terminal) {
             it.1 = doing;
         }

@@ -42,7 +42,7 @@ struct Walk<'a> {
     numbers: Numbers,
     owners: usize,
     /// The lock of the next request, unless it is random.
-    aim: Option<usize>,
+    next_key: Option<usize>,
     outcomes: BTreeMap<&'static str, usize>,
 }
 
@@ -136,7 +136,7 @@ impl Walk<'_> {
         self.owners += 1;
         // Two new locks have no other waiters.
         let (owner, first, second) = (self.owners, KEYS + self.owners, 2 * STEPS + self.owners);
-        self.aim = Some(first);
+        self.next_key = Some(first);
         let admin = self.server;
         admin.ask(&format!("RLOCK.ACQUIRE k{first} holder-{owner} 3"));
         admin.ask(&format!(
@@ -160,7 +160,7 @@ impl Walk<'_> {
         let numbers = &mut self.numbers;
         let lease = [1 + numbers.below(8), 60_000][usize::from(numbers.below(6) == 0)];
         let (first, wait) = (numbers.below(KEYS), 5 + numbers.below(30));
-        let first = self.aim.take().unwrap_or(first);
+        let first = self.next_key.take().unwrap_or(first);
         let second = (first + 1 + numbers.below(KEYS - 1)) % KEYS;
         let actor = &mut self.actors[number];
         actor.owner = format!("owner-{}", self.owners);
@@ -227,7 +227,7 @@ fn late_server_gives_each_request_one_outcome_after_its_reply() {
         actors: (0..ACTORS).map(|it| Actor::connect(&server, it)).collect(),
         numbers: Numbers(0x9E37_79B9_7F4A_7C15),
         owners: 0,
-        aim: None,
+        next_key: None,
         outcomes: BTreeMap::new(),
     };
     for _ in 0..STEPS {

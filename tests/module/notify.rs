@@ -35,8 +35,8 @@ fn listener_over_its_output_limit_loses_no_lock_for_others() {
         n.ask("RLOCK.ACQUIRE k owner-n 60000 WAIT 0 NOTIFY c"),
         "WAITING"
     );
-    let flood = "x".repeat(1 << 20);
-    server.connection().call(&["PUBLISH", "c", &flood]);
+    let large = "x".repeat(1 << 20);
+    server.connection().call(&["PUBLISH", "c", &large]);
     eventually("the listener is cut off", || {
         server.ask("PUBSUB NUMSUB c") == "[c 0]"
     });

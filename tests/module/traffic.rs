@@ -44,7 +44,7 @@ impl Observed {
 }
 
 /// The actions of one client; `turn` selects one of them.
-fn take_part(server_port: u16, number: usize, witness: &Observed) {
+fn take_part(server_port: u16, number: usize, observed: &Observed) {
     let mut client = Client::connect(server_port);
     let owner = format!("owner-{number}");
     for round in 0..ROUNDS {
@@ -57,7 +57,7 @@ fn take_part(server_port: u16, number: usize, witness: &Observed) {
                 client.close();
                 client = Client::connect(server_port);
                 if let Some(Value::Int(fence)) = granted {
-                    witness.hold(fence);
+                    observed.hold(fence);
                 }
                 // Whatever its outcome was.
                 client.ask(&format!("RLOCK.CANCEL k {owner}"));
@@ -70,7 +70,7 @@ fn take_part(server_port: u16, number: usize, witness: &Observed) {
             _ => client.send(&format!("RLOCK.ACQUIRE k {owner} 60000 WAIT 60000")),
         }
         if let Value::Int(fence) = client.reply() {
-            witness.hold(fence);
+            observed.hold(fence);
             if turn == 9 {
                 assert_eq!(
                     client.number(&format!("RLOCK.ACQUIRE k {owner} 60000")),
@@ -86,16 +86,16 @@ fn take_part(server_port: u16, number: usize, witness: &Observed) {
 fn lock_stays_exclusive_under_traffic() {
     let setup = Setup::new().line("appendonly yes").line("appendfsync no");
     let server = setup.start();
-    let witness = Observed::default();
+    let observed = Observed::default();
     std::thread::scope(|scope| {
         for number in 0..CLIENTS {
-            let (port, witness) = (server.port(), &witness);
-            scope.spawn(move || take_part(port, number, witness));
+            let (port, observed) = (server.port(), &observed);
+            scope.spawn(move || take_part(port, number, observed));
         }
     });
     eventually("nobody waits", || server.counter("waiters") == 0);
     eventually("the lock is free", || server.ask("EXISTS k") == "0");
-    assert!(witness.grants.load(Ordering::SeqCst) > CLIENTS * ROUNDS / 4);
+    assert!(observed.grants.load(Ordering::SeqCst) > CLIENTS * ROUNDS / 4);
     assert_eq!(server.info("clients", "blocked_clients"), "0");
 }
 
@@ -159,7 +159,7 @@ impl Numbers {
 }
 
 /// Takes and releases some of the locks until the time is over; returns how often.
-fn take_several(port: u16, number: usize, witnesses: &[Observed; KEYS]) -> usize {
+fn take_several(port: u16, number: usize, observed: &[Observed; KEYS]) -> usize {
     let client = Client::connect(port);
     let mut numbers = Numbers(0x9E37_79B9_7F4A_7C15 ^ (number as u64) << 20);
     let start = Instant::now();
@@ -172,14 +172,14 @@ fn take_several(port: u16, number: usize, witnesses: &[Observed; KEYS]) -> usize
             "RLOCK.MACQUIRE owner-{number} 60000 {keys} WAIT 0"
         ));
         for key in &chosen {
-            witnesses[*key].begin(fence);
+            observed[*key].begin(fence);
         }
         if numbers.below(4) == 0 {
             let held = client.ask(&format!("RLOCK.MRENEW owner-{number} 60000 {keys}"));
             assert_eq!(held, names.len().to_string());
         }
         for key in &chosen {
-            witnesses[*key].end();
+            observed[*key].end();
         }
         let left = client.ask(&format!("RLOCK.MRELEASE owner-{number} {keys} ALL"));
         assert_eq!(left, names.len().to_string());
@@ -191,11 +191,11 @@ fn take_several(port: u16, number: usize, witnesses: &[Observed; KEYS]) -> usize
 #[test]
 fn each_of_several_locks_stays_exclusive_and_all_clients_progress() {
     let server = Server::start();
-    let witnesses = <[Observed; KEYS]>::default();
+    let observed = <[Observed; KEYS]>::default();
     let rounds = std::thread::scope(|scope| {
         let clients = (0..CLIENTS).map(|number| {
-            let (port, witnesses) = (server.port(), &witnesses);
-            scope.spawn(move || take_several(port, number, witnesses))
+            let (port, observed) = (server.port(), &observed);
+            scope.spawn(move || take_several(port, number, observed))
         });
         let clients = clients.collect::<Vec<_>>().into_iter();
         clients

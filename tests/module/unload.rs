@@ -211,7 +211,7 @@ fn loading_and_unloading_leaks_no_memory() {
         let used = server.info("memory", "used_memory");
         used.parse::<i64>().expect("a number")
     };
-    let come_and_go = || {
+    let load_and_unload = || {
         server.ask("CONFIG SET rlock.channel-prefix prefix");
         server.ask("RLOCK.ACQUIRE k owner-a 60000");
         server.ask("RLOCK.RELEASE k owner-a");
@@ -220,9 +220,9 @@ fn loading_and_unloading_leaks_no_memory() {
         assert!(refused.starts_with("ERR "), "{refused}");
         assert_eq!(server.ask(&load), "OK");
     };
-    (0..5).for_each(|_| come_and_go());
+    (0..5).for_each(|_| load_and_unload());
     let before = used();
-    (0..TIMES).for_each(|_| come_and_go());
+    (0..TIMES).for_each(|_| load_and_unload());
     let bytes = (used() - before) / TIMES;
     assert!(bytes < BYTES_MAX, "{bytes} bytes are left of each time");
     server.assert_well();

@@ -216,15 +216,15 @@ fn in_a_cluster_the_channel_has_the_slot_of_its_key() {
 #[test]
 fn fences_never_go_back_while_a_crowd_campaigns() {
     let (server, mut follower) = followed();
-    let campaigners: Vec<_> = (0..20).map(|_| server.client()).collect();
-    for (number, it) in campaigners.iter().enumerate() {
+    let candidates: Vec<_> = (0..20).map(|_| server.client()).collect();
+    for (number, it) in candidates.iter().enumerate() {
         it.send(&format!(
             "RLOCK.ACQUIRE k owner-{number} 20 WAIT 0 VALUE v{number}"
         ));
     }
     let mut last = 0;
     let mut leaders = 0;
-    while leaders < campaigners.len() {
+    while leaders < candidates.len() {
         let received = follower.message_within(Duration::from_secs(5));
         let (_, received) = received.expect("the next one leads");
         let fence = received.split(' ').next().and_then(|it| it.parse().ok());

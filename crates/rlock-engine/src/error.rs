@@ -277,7 +277,7 @@ impl Error {
     #[must_use]
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::Connect(failure) => failure.may_pass(),
+            Self::Connect(failure) => failure.is_transient(),
             Self::Unavailable { .. }
             | Self::NotReplicated { .. }
             | Self::QueueFull(_)
@@ -293,7 +293,7 @@ impl fmt::Debug for Error {
     }
 }
 
-/// For server arguments that are not URLs, which cannot be invalid.
+/// Server arguments that are not URLs cannot be invalid.
 impl From<Infallible> for Error {
     fn from(never: Infallible) -> Self {
         match never {}
@@ -351,7 +351,7 @@ impl fmt::Display for ServerError {
 
 impl std::error::Error for ServerError {}
 
-/// Why a server gave no expected answer.
+/// Why there is no expected answer from a server.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Failure {
@@ -377,7 +377,7 @@ pub enum Failure {
     /// None of several servers gave the expected answer.
     #[error("{what}: {}", each(.failures))]
     NoneOf {
-        /// The answer that was wanted.
+        /// The expected answer.
         what: &'static str,
         /// The address of each server, and its failure.
         failures: Vec<(String, Self)>,
@@ -386,15 +386,15 @@ pub enum Failure {
 
 impl Failure {
     /// Whether a connection may succeed later without a change.
-    pub fn may_pass(&self) -> bool {
+    pub fn is_transient(&self) -> bool {
         match self {
             Self::Io(_) | Self::TimedOut(_) => true,
             Self::Server(error) => matches!(
                 Fault::from(error.clone()),
-                Fault::Passing(_) | Fault::Moved(_)
+                Fault::Transient(_) | Fault::Moved(_)
             ),
             Self::Protocol(_) | Self::Setup(_) | Self::Certificate(_) => false,
-            Self::NoneOf { failures, .. } => failures.iter().all(|(_, it)| it.may_pass()),
+            Self::NoneOf { failures, .. } => failures.iter().all(|(_, it)| it.is_transient()),
         }
     }
 
@@ -426,14 +426,14 @@ impl From<&io::Error> for Failure {
     }
 }
 
-/// Why one request on one connection has no answer.
+/// Why a request on a connection has no answer.
 #[derive(Debug)]
 pub enum Fault {
     /// The connection can no longer be used; whether the request was carried out
     /// is unknown.
     Broken(Failure),
-    /// The server cannot do it now, but probably soon.
-    Passing(Failure),
+    /// The server cannot do it now, but a retry may succeed.
+    Transient(Failure),
     /// Another server of the cluster has this key, or a part of its data.
     Moved(ServerError),
     /// The server refuses it.
@@ -441,12 +441,12 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Whether the connection can no longer be used although it is open: the
-    /// server has become a replica, so that the address may already lead to
-    /// another server; or the slot of the connection's channel has moved.
+    /// Whether the connection can no longer be used although it is open. The
+    /// server has become a replica, and the address may already lead to another
+    /// server; or the slot of the connection's channel has moved.
     pub fn ends_connection(&self) -> bool {
         let is_over = |error: &ServerError| error.code == "READONLY" || error.is_channel_gone();
-        matches!(self, Self::Passing(Failure::Server(error)) if is_over(error))
+        matches!(self, Self::Transient(Failure::Server(error)) if is_over(error))
     }
 }
 
@@ -455,9 +455,9 @@ impl Fault {
     pub(crate) fn of(error: ServerError, keys: &[&[u8]]) -> Self {
         match &*error.code {
             "READONLY" | "LOADING" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" | "UNBLOCKED"
-            | "BUSY" | "NOREPLICAS" | "MISCONF" => Self::Passing(error.into()),
+            | "BUSY" | "NOREPLICAS" | "MISCONF" => Self::Transient(error.into()),
             "MOVED" | "ASK" => Self::Moved(error),
-            "ERR" if error.is_channel_gone() => Self::Passing(error.into()),
+            "ERR" if error.is_channel_gone() => Self::Transient(error.into()),
             _ => Self::Refused(error.refusal(keys)),
         }
     }
@@ -478,8 +478,8 @@ impl From<Failure> for Fault {
     }
 }
 
-/// The text before the owners. A key may contain it too, but comes earlier.
-/// Owners cannot contain it, because they have no spaces.
+/// The text before the owners. A key may contain this text too, but the key
+/// comes earlier. Owners have no spaces, so they cannot contain it.
 const BEFORE_OWNERS: &str = " owners: ";
 
 /// The owners in `sentence`, in order; none if it has another form.
@@ -541,7 +541,7 @@ mod tests {
             "READONLY",
             "ERR SNOTIFY channel is in no slot of this server",
         ] {
-            assert!(matches!(fault(line), Fault::Passing(_)), "{line}");
+            assert!(matches!(fault(line), Fault::Transient(_)), "{line}");
         }
         for line in ["MOVED 1 a:1", "ASK 1 a:1"] {
             assert!(matches!(fault(line), Fault::Moved(_)), "{line}");

@@ -49,8 +49,8 @@ fn shown(key: &[u8]) -> String {
     format!("'{}'", String::from_utf8_lossy(key))
 }
 
-/// A pattern for this key and those that begin like it; none if its bytes mean
-/// something else in a rule.
+/// A pattern for this key and keys with the same prefix; none if its bytes have
+/// a special meaning in a rule.
 fn pattern(key: &[u8]) -> Option<String> {
     let key = std::str::from_utf8(key).ok()?;
     let is_plain = |it: char| it.is_ascii_alphanumeric() || ":._-/{}".contains(it);

@@ -1,6 +1,6 @@
-//! Where the servers are and how to log in to them, as parsed from a URL.
+//! The addresses of the servers and the login to them, as parsed from a URL.
 //!
-//! A URL may contain a password. So no error repeats any part of it except the
+//! A URL may contain a password. So errors repeat no part of a URL except the
 //! scheme, and a displayed URL has neither user nor password.
 //!
 //! The parser and the display share this file, because a displayed URL must lead
@@ -94,7 +94,7 @@ impl fmt::Debug for Password {
     }
 }
 
-/// The kind and the addresses of the servers, and how to log in to them.
+/// The kind and the addresses of the servers, and the login to them.
 ///
 /// Displayed as a URL without user and password. The URL leads to the same
 /// servers if either all or none of them use TLS.
@@ -114,20 +114,20 @@ pub enum Servers {
     One {
         /// Its address.
         address: Address,
-        /// How to log in to it.
+        /// The login to it.
         login: Login,
     },
     /// A master that Sentinels know.
     Sentinels {
         /// The addresses of the Sentinels.
         sentinels: Vec<Address>,
-        /// How to log in to the Sentinels.
+        /// The login to the Sentinels.
         sentinel_login: Login,
         /// The Sentinels' name for the master.
         master: String,
         /// The encryption of connections to the master.
         tls: Option<Tls>,
-        /// How to log in to the master.
+        /// The login to the master.
         login: Login,
     },
     /// A cluster.
@@ -135,7 +135,7 @@ pub enum Servers {
         /// The nodes to ask for the other nodes. All connections use the TLS of
         /// the first one.
         nodes: Vec<Address>,
-        /// How to log in to all nodes.
+        /// The login to all nodes.
         login: Login,
     },
 }
@@ -222,7 +222,7 @@ impl Servers {
         Url::of_plain_scheme(url)?.cluster()
     }
 
-    /// The configured addresses: of the server, the Sentinels, or some nodes of
+    /// The configured addresses of the server, the Sentinels, or some nodes of
     /// the cluster.
     #[must_use]
     pub fn addresses(&self) -> &[Address] {
@@ -233,7 +233,7 @@ impl Servers {
         }
     }
 
-    /// How to log in to the servers that have the locks.
+    /// The login to the servers that have the locks.
     #[must_use]
     pub fn login(&self) -> &Login {
         match self {
@@ -638,7 +638,8 @@ fn kind(transport: &str, suffix: &str) -> Option<Kind> {
     }
 }
 
-/// Repeats the scheme only if it is one: it may be a whole password.
+/// Repeats the scheme only if it is well-formed: otherwise it may be a
+/// password.
 fn unknown(scheme: &str, has_authority: bool) -> Error {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "+-.".contains(letter);
     if !has_authority || scheme.is_empty() || !scheme.chars().all(is_plain) {

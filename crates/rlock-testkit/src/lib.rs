@@ -11,8 +11,8 @@
 //! - [`history`] records a run with faults, and checks it for forbidden events;
 //! - [`script`] reads the scenarios, which run against both.
 //!
-//! Each server has its own directory and ends when its value is dropped. Until then it must be well: alive, without a
-//! crash report, and without a panic that the module had to catch.
+//! Each server has its own directory and ends when its value is dropped. Until then it must be healthy: alive, without
+//! a crash report, and without a panic in the module.
 //!
 //! The program `rlock-testserver` starts the same servers for tests in other languages.
 

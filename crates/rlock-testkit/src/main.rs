@@ -80,7 +80,7 @@ struct One {
 
 fn main() -> ExitCode {
     let kind = Cli::parse().kind;
-    // Before any start, so that nothing is left whenever a signal ends this program.
+    // Before any start, so that a signal that ends this program leaves nothing behind.
     let signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM]);
     kind.run(signals.expect("signals can be waited for"))
         .unwrap_or_else(|error| {
@@ -210,17 +210,17 @@ fn servers<'a>(servers: impl IntoIterator<Item = &'a Server>) -> Vec<Value> {
 /// Prints the addresses, and waits until standard input closes or a signal ends this program.
 fn until_end(mut signals: Signals, addresses: Value) {
     println!("{addresses}");
-    let (tell, ended) = channel();
+    let (ended_sender, ended) = channel();
     std::thread::spawn({
-        let tell = tell.clone();
+        let ended_sender = ended_sender.clone();
         move || {
             let _ = std::io::stdin().lock().read_to_end(&mut Vec::new());
-            let _ = tell.send(());
+            let _ = ended_sender.send(());
         }
     });
     std::thread::spawn(move || {
         signals.wait();
-        let _ = tell.send(());
+        let _ = ended_sender.send(());
     });
     let _ = ended.recv();
 }
@@ -232,14 +232,14 @@ fn run(mut command: Command, mut signals: Signals) -> ExitCode {
         Err(error) => {
             let program = command.get_program().display();
             eprintln!("rlock-testserver: {program} cannot be started: {error}");
-            // As a shell reports it.
+            // The exit code of a shell in this case.
             return ExitCode::from(127);
         }
     };
     let process = child.id();
     std::thread::spawn(move || {
         for signal in &mut signals {
-            // A signal from a terminal reaches both.
+            // A signal from a terminal reaches this program and the command.
             if signal == SIGTERM {
                 rlock_testkit::signal::send(process, "TERM");
             } else if signal == SIGHUP {

@@ -18,7 +18,7 @@ pub struct Step {
 /// The indentation of each line that a step expects.
 const INDENT: &str = "  ";
 
-/// Steps that are possible while the client is blocked, because the client sends no command for them.
+/// Steps that are possible while the client is blocked: the client sends no command for them.
 const WHILE_BLOCKED: [&str; 4] = ["CLOSE", "LISTEN", "UNLISTEN", "SLISTEN"];
 
 /// All steps of a scenario, in order; `Err` names an invalid line. A blocked client can send nothing: a server would
@@ -84,7 +84,7 @@ pub fn value_line(key: &str, fence: &str, value: Option<&str>) -> String {
 }
 
 /// The lines for other clients. Messages on channels and on value channels keep their order, because one client sees
-/// that order. Everything else is sorted: different connections receive it in no fixed order.
+/// that order. All other lines are sorted: different connections receive them in no fixed order.
 pub fn sorted_outcomes(lines: &[String]) -> Vec<String> {
     let lines = lines.iter().cloned();
     let (messages, others): (Vec<_>, Vec<_>) =
@@ -101,7 +101,7 @@ pub fn shown<'a>(fields: impl IntoIterator<Item = (&'a str, String)>) -> String 
     let shown = fields.into_iter().filter_map(|(name, value)| {
         let name = name.trim_end_matches("-ms");
         match (name, value.as_str()) {
-            // Usual values are left out, and values that differ in each run.
+            // It omits usual values, and values that differ in each run.
             ("permits", "1")
             | ("bound", "0")
             | ("kept-left" | "value", "nil")

@@ -35,8 +35,8 @@ fn leads_somewhere(page: &Path, link: &str) -> bool {
 
 /// The headings of a page; a `#` in a block of code is not a heading.
 fn headings(text: &str) -> impl Iterator<Item = &str> {
-    let prose = text.split("\n```").step_by(2);
-    let lines = prose.flat_map(str::lines);
+    let outside_code = text.split("\n```").step_by(2);
+    let lines = outside_code.flat_map(str::lines);
     lines.filter_map(|line| {
         line.trim_start_matches('#')
             .strip_prefix(' ')

@@ -598,6 +598,6 @@ impl fmt::Debug for LossSignal {
 
 impl Drop for Part {
     fn drop(&mut self) {
-        self.proof.give_back(self.place);
+        self.proof.stop_waiting(self.place);
     }
 }

@@ -153,7 +153,7 @@ impl Hold {
         if is_news {
             match parts.was_ended {
                 true => drop(self.proof.lose(now)),
-                false => self.proof.lapse(),
+                false => self.proof.expire(),
             }
         }
         drop(parts);

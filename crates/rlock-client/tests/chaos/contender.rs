@@ -32,7 +32,7 @@ pub(crate) fn name(contender: usize) -> (&'static str, usize) {
 
 /// A program that uses locks.
 pub(crate) struct Process {
-    standstills: mpsc::UnboundedSender<Duration>,
+    stalls: mpsc::UnboundedSender<Duration>,
     pub(crate) thread: JoinHandle<()>,
 }
 
@@ -45,7 +45,7 @@ impl Process {
         log: Log,
         stop: watch::Receiver<bool>,
     ) -> Self {
-        let (standstills, orders) = mpsc::unbounded_channel();
+        let (stalls, orders) = mpsc::unbounded_channel();
         let contend = async move {
             let door = address.connect().await.expect("the first connection");
             let still = tokio::spawn(stand_still(orders, log.clone()));
@@ -78,13 +78,13 @@ impl Process {
             let flushed = timeout(Duration::from_secs(15), door.flush()).await;
             log.answered(flush, flushed.map_or("not done", |()| "done"));
         };
-        Self::new(number, standstills, contend)
+        Self::new(number, stalls, contend)
     }
 
     /// Has a thread do this, and records the stalls that it is given.
     pub(crate) fn new(
         number: usize,
-        standstills: mpsc::UnboundedSender<Duration>,
+        stalls: mpsc::UnboundedSender<Duration>,
         contend: impl Future<Output = ()> + Send + 'static,
     ) -> Self {
         let run = move || {
@@ -94,14 +94,14 @@ impl Process {
         };
         let thread = std::thread::Builder::new().name(format!("process-{number}"));
         Self {
-            standstills,
+            stalls,
             thread: thread.spawn(run).unwrap(),
         }
     }
 
     /// Has nothing run in it for this long, the client's background included.
     pub(crate) fn stand_still(&self, duration: Duration) {
-        let _ = self.standstills.send(duration);
+        let _ = self.stalls.send(duration);
     }
 }
 
@@ -109,7 +109,7 @@ async fn stand_still(mut orders: mpsc::UnboundedReceiver<Duration>, log: Log) {
     while let Some(duration) = orders.recv().await {
         let begun = log.now();
         std::thread::sleep(duration);
-        log.stood_still(begun);
+        log.stalled(begun);
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use rlock_testkit::history::{Call, Fault, History, Hold, Loses, Moment, Seen, Standstill, micros};
+use rlock_testkit::history::{Call, Fault, History, Hold, Loses, Moment, Seen, Stall, micros};
 
 #[derive(Clone)]
 pub(crate) struct Log {
@@ -123,9 +123,9 @@ impl Log {
         });
     }
 
-    pub(crate) fn stood_still(&self, begun: Moment) {
+    pub(crate) fn stalled(&self, begun: Moment) {
         let ended = self.now();
-        self.read().standstills.push(Standstill { begun, ended });
+        self.read().stalls.push(Stall { begun, ended });
     }
 }
 
@@ -138,7 +138,7 @@ pub(crate) fn watch_the_machine(log: Log) {
             let due = log.now() + micros(NAP);
             std::thread::sleep(NAP);
             if log.now() > due + LATE {
-                log.stood_still(due);
+                log.stalled(due);
             }
         }
     });

@@ -17,7 +17,7 @@ const EVERYWHERE: [Act; 7] = [
     Act::Partition,
     Act::Partition,
     Act::Partition,
-    Act::Standstill,
+    Act::Stall,
     Act::Force,
     Act::Flush,
 ];
@@ -107,7 +107,7 @@ impl<W: World> Nemesis<'_, W> {
             Act::Pause { .. } | Act::PauseReplica => self.pause(plan).await,
             Act::Disconnect => self.disconnect().await,
             Act::Partition => self.part(plan, fault).await,
-            Act::Standstill => {
+            Act::Stall => {
                 self.processes[self.random.index(self.processes.len())].stand_still(plan.length);
                 sleep(plan.length).await;
             }

@@ -31,8 +31,8 @@ pub(crate) struct Program {
 
 impl Program {
     pub(crate) fn start(self, log: Log, stop: watch::Receiver<bool>) -> Process {
-        let (standstills, orders) = mpsc::unbounded_channel();
-        Process::new(self.number, standstills, self.run(log, stop, orders))
+        let (stalls, orders) = mpsc::unbounded_channel();
+        Process::new(self.number, stalls, self.run(log, stop, orders))
     }
 
     async fn run(
@@ -117,7 +117,7 @@ async fn stand_still(child: &Child, duration: Duration, log: &Log) {
     signal(Signal::STOP);
     sleep(duration).await;
     signal(Signal::CONT);
-    log.stood_still(begun);
+    log.stalled(begun);
 }
 
 fn monotonic() -> Moment {

@@ -112,7 +112,7 @@ fn faults(history: &History) -> String {
         )
     });
     let still: Moment = history
-        .standstills
+        .stalls
         .iter()
         .map(|still| still.ended - still.begun)
         .sum();

@@ -31,7 +31,7 @@ pub(crate) enum Act {
     /// The network between some clients and a server fails.
     Partition,
     /// A client's process does not run.
-    Standstill,
+    Stall,
     /// An operator takes a lock from its holders.
     Force,
     /// An operator deletes all there is.
@@ -52,7 +52,7 @@ impl Act {
             Self::MigrateSlot => "slot moved at once",
             Self::Disconnect => "connections killed",
             Self::Partition => "partition",
-            Self::Standstill => "client stalls",
+            Self::Stall => "client stalls",
             Self::Force => "forced release",
             Self::Flush => "flush",
         }
@@ -108,7 +108,7 @@ pub(crate) async fn plan(world: &impl World, act: Act, random: &mut Random) -> P
         Act::Pause { is_long: false } => random.between(100, 700),
         // Mostly less than a lease: holders live to see what the server still knows.
         Act::Crash { .. } => random.between(20, 1_200),
-        Act::Standstill => random.between(300, 3_500),
+        Act::Stall => random.between(300, 3_500),
         Act::PauseReplica | Act::Partition => random.between(300, 4_000),
         _ => random.between(100, 2_500),
     };

@@ -45,7 +45,7 @@ fn existing_deadlock_hides_no_new_one() {
     };
     let pass = Operation::Pass {
         time: Pass::PastNextEnd,
-        punctual: true,
+        timer_fires: true,
     };
     let take = Foreign::Take {
         key: 0,
@@ -105,7 +105,7 @@ fn cut_is_not_announced_if_a_longer_hold_begins_in_the_same_turn() {
         ask(4, 1, 200, Wait::Forever),
         Operation::Pass {
             time: Pass::PastNextEnd,
-            punctual: false,
+            timer_fires: false,
         },
         Operation::Close { connection: 0 },
     ] {

@@ -33,7 +33,7 @@ const fn release(key: usize, owner: usize) -> Operation {
 
 const PAST_NEXT_END: Operation = Operation::Pass {
     time: Pass::PastNextEnd,
-    punctual: true,
+    timer_fires: true,
 };
 
 /// Operations of two owners and a bystander on one lock.

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::endpoint::connection::{Purpose, What};
-use crate::endpoint::keeper::Outage;
+use crate::endpoint::main_connection::Outage;
 use crate::endpoint::{ConnectionId, Endpoint, Note, Source, Timer, silent};
 use crate::engine;
 use crate::engine::instant::Instant;
@@ -19,8 +19,9 @@ use crate::wire::topology::{self, Range, Redirect, Standing};
 /// between such questions, and how long a server to which a slot is moving may
 /// take.
 pub(super) const ASKED_EVERY: Duration = Duration::from_secs(1);
-/// The interval of these questions without a reason for doubt: a client that
-/// waits at a master that was cut off hears nothing of its successor.
+/// The interval of these questions if nothing suggests a change: a client that
+/// waits at a master that was cut off does not learn of its successor
+/// otherwise.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(5);
 
 pub(super) struct Cluster {
@@ -33,17 +34,18 @@ pub(super) struct Cluster {
     /// The number of refreshes so far.
     refreshes: u64,
     /// Whether answers in progress may already be outdated.
-    is_suspect: bool,
-    /// What the user knows about refreshes without an answer.
+    is_stale: bool,
+    /// Which failed refreshes the user has seen.
     outage: Outage,
-    /// The next regular refresh, and the earliest moment for one.
+    /// When the next regular refresh is due, and the earliest moment for any
+    /// refresh.
     next: Instant,
     earliest: Instant,
 }
 
-/// Finds out which server has which slots. It asks the connected servers, and if
-/// none of them can be relied on, the other known servers one after the other. If
-/// they disagree, the newest answer of a server in service counts.
+/// Finds out which server has which slots. It asks the connected servers. If
+/// none of them is reliable, it asks the other known servers one after the
+/// other. If they disagree, the newest answer of a server in service counts.
 struct Refresh {
     number: u64,
     /// The servers that were asked, and their answers so far.
@@ -64,7 +66,7 @@ impl Cluster {
             addresses: Vec::new(),
             refresh: None,
             refreshes: 0,
-            is_suspect: false,
+            is_stale: false,
             outage: Outage::default(),
             next: Instant::from_nanos(0),
             earliest: Instant::from_nanos(0),
@@ -120,13 +122,13 @@ impl Endpoint {
         Some(Node(free))
     }
 
-    /// Notes that the routes may be wrong.
-    pub(super) fn suspect_routes(&mut self, now: Instant) {
+    /// Records that the routes may be wrong.
+    pub(super) fn mark_routes_stale(&mut self, now: Instant) {
         let Some(cluster) = self.as_cluster() else {
             return;
         };
         if cluster.refresh.is_some() {
-            cluster.is_suspect = true;
+            cluster.is_stale = true;
             return;
         }
         let next = cluster.earliest.max(now);
@@ -134,14 +136,14 @@ impl Endpoint {
         self.timers.insert((next, Timer::Cluster));
     }
 
-    /// Takes a server's redirection to another server, or its refusal because it
-    /// serves no slots: another server may have replaced it.
+    /// Handles a server's redirection to another server, or its refusal because
+    /// it serves no slots: another server may have replaced it.
     pub(super) fn redirected(&mut self, now: Instant, error: &ServerError, asked: Option<Node>) {
         if !self.is_cluster() {
             return;
         }
         if error.code == "CLUSTERDOWN" {
-            self.suspect_routes(now);
+            self.mark_routes_stale(now);
         }
         if let Some(redirect) = topology::redirect(error)
             && !redirect.is_once
@@ -150,9 +152,9 @@ impl Endpoint {
             let slot = redirect.slot;
             self.engine
                 .handle(now, engine::Event::SlotMoved { slot, node });
-            self.questions_go_on(now);
-            self.watches_go_on(now);
-            self.suspect_routes(now);
+            self.resume_questions(now);
+            self.resume_watches(now);
+            self.mark_routes_stale(now);
         }
     }
 
@@ -269,7 +271,7 @@ impl Endpoint {
         if !is_main {
             self.give_up(now, id, silent());
         }
-        self.refresh_goes_on(now);
+        self.continue_refresh(now);
     }
 
     /// A server that was asked does not answer.
@@ -287,11 +289,11 @@ impl Endpoint {
         refresh.asked.retain(|(asked, _)| *asked != id);
         if refresh.asked.len() < count {
             refresh.failures.push((address, failure));
-            self.refresh_goes_on(now);
+            self.continue_refresh(now);
         }
     }
 
-    fn refresh_goes_on(&mut self, now: Instant) {
+    fn continue_refresh(&mut self, now: Instant) {
         let refresh = self.as_cluster().and_then(|it| it.refresh.as_ref());
         if refresh.is_some_and(|refresh| refresh.asked.is_empty()) {
             self.refresh_further(now);
@@ -325,7 +327,7 @@ impl Endpoint {
             return;
         };
         cluster.earliest = now + ASKED_EVERY;
-        cluster.next = match std::mem::take(&mut cluster.is_suspect) {
+        cluster.next = match std::mem::take(&mut cluster.is_stale) {
             true => cluster.earliest,
             false => now + REFRESH_INTERVAL,
         };
@@ -345,8 +347,8 @@ impl Endpoint {
         match found {
             Ok((_, routes)) => {
                 self.engine.handle(now, engine::Event::Routes(routes));
-                self.questions_go_on(now);
-                self.watches_go_on(now);
+                self.resume_questions(now);
+                self.resume_watches(now);
                 self.start_at_nodes(now);
             }
             Err(failure) => {
@@ -363,14 +365,14 @@ impl Endpoint {
         };
         let next = cluster.next;
         match &mut cluster.refresh {
-            // The connected servers have had their time.
+            // The time limit of the connected servers is over.
             Some(refresh) if refresh.until <= now => {
                 let connections = &self.connections;
                 refresh.asked.retain(|(id, _)| {
                     let asked = connections.get(id);
                     asked.is_some_and(|asked| asked.purpose == Purpose::Slots)
                 });
-                self.refresh_goes_on(now);
+                self.continue_refresh(now);
             }
             None if next <= now => self.refresh_slots(now),
             Some(_) | None => {}

@@ -56,11 +56,11 @@ pub(super) struct Connection {
     /// How long an answer may take.
     pub(super) limit: Duration,
     /// The next check: not after the moment when it may have failed.
-    pub(super) alarm: Option<Instant>,
+    pub(super) timer_due: Option<Instant>,
     pub(super) output: Vec<u8>,
     pub(super) expected: VecDeque<Expected>,
     /// When bytes last arrived.
-    heard: Instant,
+    last_received: Instant,
     /// The channel for messages to this client.
     pub(super) channel: Option<Channel>,
     pub(super) identity: Option<Identity>,
@@ -140,10 +140,10 @@ impl Connection {
             stage: Stage::Opening,
             until,
             limit,
-            alarm: Some(until),
+            timer_due: Some(until),
             output: Vec::new(),
             expected: VecDeque::new(),
-            heard: now,
+            last_received: now,
             channel: None,
             identity: None,
             earlier: 0,
@@ -163,16 +163,17 @@ impl Connection {
         self.expected.push_back(Expected { sent: now, what });
     }
 
-    /// When it fails unless bytes arrive before; none while no reply is owed.
+    /// When it fails if no bytes arrive until then; none while no reply is
+    /// owed.
     fn deadline(&self) -> Option<Instant> {
         if self.stage != Stage::Open {
             return Some(self.until);
         }
         let oldest = self.expected.front()?;
-        Some(oldest.sent.max(self.heard) + self.limit)
+        Some(oldest.sent.max(self.last_received) + self.limit)
     }
 
-    /// Writes the first commands, all at once.
+    /// Writes the first commands, without waiting for replies.
     fn greet(
         &mut self,
         now: Instant,
@@ -192,7 +193,7 @@ impl Connection {
             select.number(u64::from(login.database));
             self.write(now, &select, What::Checked);
         }
-        // Without the right to set it, the owners still have the name.
+        // If the user may not set it, the owners still contain the name.
         if let Some(name) = name {
             let mut client = Command::new("CLIENT");
             client.arg("SETNAME").arg(name);
@@ -241,7 +242,8 @@ impl Connection {
         self.channel = Some(channel);
     }
 
-    /// Takes a reply to the greeting; the error if the connection cannot be used.
+    /// Handles a reply to the greeting; the error if the connection cannot be
+    /// used.
     fn greeted(&mut self, what: &What, frame: Frame) -> Result<(), Failure> {
         match (what, frame) {
             (What::Hello | What::Checked | What::Subscribed | What::Info, Frame::Error(error)) => {
@@ -252,7 +254,7 @@ impl Connection {
                 self.greeting.is_cluster = replies::is_cluster(&hello).unwrap_or(false);
             }
             (What::Identity, frame) => self.identity = Identity::read(&frame),
-            // 0 is as good as 1: the connection is already closed.
+            // 0 is also a success: the connection was already closed.
             (What::Killed, frame) => self.is_predecessor_gone &= matches!(frame, Frame::Integer(_)),
             (What::Info, frame) => {
                 self.greeting.info = frame.into_text().unwrap_or_default();
@@ -292,7 +294,7 @@ impl Endpoint {
             return;
         };
         connection.stage = Stage::Greeting;
-        connection.heard = now;
+        connection.last_received = now;
         connection.until = now + connection.limit;
         match (purpose, &self.source) {
             (Purpose::Sentinel(_), Source::Sentinels(sentinels)) => {
@@ -307,8 +309,8 @@ impl Endpoint {
                 let name = self.settings.name.as_deref();
                 connection.greet(now, &self.login, name, &self.settings.library);
                 if let (Purpose::Main(node), Some(channel)) = (purpose, channel) {
-                    let keeper = self.keepers.get(&node);
-                    let earlier = keeper.map_or(&[][..], |keeper| &keeper.earlier);
+                    let state = self.main_connections.get(&node);
+                    let earlier = state.map_or(&[][..], |state| &state.earlier);
                     let has_check = self.settings.check.is_some();
                     connection.greet_as_main(now, earlier, has_check, channel);
                 }
@@ -340,8 +342,8 @@ impl Endpoint {
         }
     }
 
-    /// Checks whether the server can be used: other servers may name it as a
-    /// master and not yet know that it restarted as a replica.
+    /// Checks whether the server can be used: other servers may still name it
+    /// as a master after it restarted as a replica.
     fn check(&self, now: Instant, id: ConnectionId) -> Result<(), Failure> {
         let Some(connection) = self.connections.get(&id) else {
             return Ok(());
@@ -365,7 +367,7 @@ impl Endpoint {
         let Some(connection) = self.connections.get_mut(&id) else {
             return;
         };
-        connection.heard = now;
+        connection.last_received = now;
         connection.decoder.feed(bytes);
         // Each frame may end the connection.
         while let Some(connection) = self.connections.get_mut(&id) {
@@ -377,8 +379,8 @@ impl Endpoint {
                     return self.give_up(now, id, failure);
                 }
             }
-            // The consequences of one reply come before the next reply, as on the
-            // server.
+            // The consequences of a reply are handled before the next reply, as
+            // on the server.
             self.follow_engine(now);
         }
     }
@@ -435,12 +437,12 @@ impl Endpoint {
             What::Slots(refresh) => self.slots_reply(now, id, refresh, frame),
             what => {
                 let outcome = connection.greeted(&what, frame);
-                self.greeting_goes_on(now, id, outcome);
+                self.continue_greeting(now, id, outcome);
             }
         }
     }
 
-    fn greeting_goes_on(&mut self, now: Instant, id: ConnectionId, outcome: Result<(), Failure>) {
+    fn continue_greeting(&mut self, now: Instant, id: ConnectionId, outcome: Result<(), Failure>) {
         let left = self.connections.get(&id).map(|it| it.expected.len());
         match (outcome, left) {
             (Err(failure), _) => self.give_up(now, id, failure),
@@ -472,7 +474,7 @@ impl Endpoint {
         }
     }
 
-    /// Takes a push, before any later reply.
+    /// Handles a push, before any later reply.
     fn pushed(&mut self, now: Instant, id: ConnectionId, push: &[Frame]) {
         let kind = push.first().and_then(Frame::as_bytes).unwrap_or_default();
         match (kind, push) {
@@ -495,7 +497,7 @@ impl Endpoint {
                 match front.map(|it| &it.what) {
                     Some(What::Subscribed) => {
                         connection.expected.pop_front();
-                        self.greeting_goes_on(now, id, Ok(()));
+                        self.continue_greeting(now, id, Ok(()));
                     }
                     Some(What::Watched(_)) => {
                         connection.expected.pop_front();
@@ -525,9 +527,9 @@ impl Endpoint {
             return;
         };
         match connection.deadline() {
-            None => connection.alarm = None,
+            None => connection.timer_due = None,
             Some(due) if due > now => {
-                connection.alarm = Some(due);
+                connection.timer_due = Some(due);
                 self.timers.insert((due, Timer::Connection(id)));
             }
             Some(_) => {

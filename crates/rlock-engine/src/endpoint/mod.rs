@@ -1,17 +1,18 @@
 //! A client without sockets, clock and threads: bytes in, bytes out.
 //!
-//! An endpoint takes events and the time ([`Endpoint::handle`]): a connection is
-//! open, it has brought bytes, or it has ended. It returns actions
+//! An endpoint takes events and the time ([`Endpoint::handle`]): a connection
+//! is open, it has brought bytes, or it has ended. It returns actions
 //! ([`Endpoint::poll_action`]): connect to an address, write bytes, report the
-//! outcome of a call. It needs the time again at [`Endpoint::next_deadline`]. The
-//! caller makes no decisions, so it can use any runtime and any language.
+//! outcome of a call. The caller must pass the time again at
+//! [`Endpoint::next_deadline`]. The caller makes no decisions, so it can use
+//! any runtime and any language.
 //!
 //! The [`Engine`] inside decides about locks. The modules here manage its
 //! connections:
 //!
 //! - `connection`: one connection, its greeting, and the replies that the server
 //!   owes;
-//! - `keeper`: the main connection of each server, and its replacement;
+//! - `main_connection`: the main connection of each server, and its replacement;
 //! - `sentinels`, `cluster`: the addresses of the servers;
 //! - `separate`: requests that use separate connections;
 //! - `questions`: requests that are not about this client's holds;
@@ -35,7 +36,7 @@ use crate::wire::resp::{Command, Frame};
 
 mod cluster;
 mod connection;
-mod keeper;
+mod main_connection;
 mod observers;
 mod questions;
 mod sentinels;
@@ -44,7 +45,7 @@ mod separate;
 use cluster::Cluster;
 pub use connection::Greeting;
 use connection::{Connection, Expected, Purpose, What};
-use keeper::{Keeper, Start};
+use main_connection::{MainConnection, Start};
 use observers::Watch;
 pub use observers::{Change, Proclaimed};
 use questions::Question;
@@ -73,8 +74,8 @@ impl ConnectionId {
     }
 }
 
-/// Checks by a server's own report whether it may be used; the error says why
-/// not.
+/// Checks a server's own report, and returns the reason if the server must not
+/// be used.
 pub type Check = Arc<dyn Fn(Instant, &Greeting) -> Result<(), String> + Send + Sync>;
 
 /// The time limits of a client.
@@ -185,8 +186,8 @@ pub enum Event<'a> {
         to: To,
         /// The command, which has one reply.
         command: Command,
-        /// Whether it changes something. Then it is not repeated if it may have
-        /// been carried out.
+        /// Whether it changes something. If so, it is not repeated once it may
+        /// have been carried out.
         changes: bool,
         /// How long it may take.
         limit: Option<Duration>,
@@ -223,7 +224,7 @@ pub enum Event<'a> {
         /// Why.
         failure: Failure,
     },
-    /// There will be no connection ever again.
+    /// There will be no more connections.
     Closed,
     /// Time has passed.
     Tick,
@@ -293,25 +294,25 @@ pub enum Outcome {
 /// What happened to a connection.
 #[derive(Clone, Debug)]
 pub enum Note {
-    /// A server can be asked.
+    /// A server is connected.
     Connected {
-        /// Where it is.
+        /// Its address.
         address: String,
     },
-    /// A server cannot be asked yet. It is tried again.
+    /// A connection to a server failed. It is retried.
     NotConnected {
-        /// Where it is.
+        /// Its address.
         address: String,
         /// Why.
         failure: Failure,
-        /// Whether the user should know. This is so once per outage, and once
-        /// more when a failure follows that does not pass by itself. It is not so
-        /// if the failure ends [`Event::Start`].
+        /// Whether the user should see it: once per outage, and once more at
+        /// the first failure that is not transient. False if the failure ends
+        /// [`Event::Start`].
         is_news: bool,
     },
-    /// A server can no longer be asked.
+    /// A server is no longer connected.
     Lost {
-        /// Where it is.
+        /// Its address.
         address: String,
     },
     /// A connection is closed because nothing has arrived for too long.
@@ -320,11 +321,11 @@ pub enum Note {
     NamedElsewhere,
     /// A server sent a message that this client does not understand.
     UnknownMessage(Vec<u8>),
-    /// No server reports the slots. They are asked again.
+    /// No server reports the slots. The servers are asked again.
     NoRoutes {
         /// Why.
         failure: Failure,
-        /// Whether the user should know, as for
+        /// Whether the user should see it, as for
         /// [`NotConnected`](Self::NotConnected).
         is_news: bool,
     },
@@ -333,7 +334,7 @@ pub enum Note {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Timer {
     Connection(ConnectionId),
-    Keeper(Node),
+    MainConnection(Node),
     Sentinels,
     Cluster,
     Question(Id),
@@ -353,7 +354,7 @@ pub struct Endpoint {
     settings: Settings,
     login: Login,
     source: Source,
-    keepers: BTreeMap<Node, Keeper>,
+    main_connections: BTreeMap<Node, MainConnection>,
     connections: BTreeMap<ConnectionId, Connection>,
     questions: BTreeMap<Id, Question>,
     /// The observed keys, and the key of each observer.
@@ -403,7 +404,7 @@ impl Endpoint {
             settings,
             login,
             source,
-            keepers: BTreeMap::new(),
+            main_connections: BTreeMap::new(),
             connections: BTreeMap::new(),
             questions: BTreeMap::new(),
             watches: BTreeMap::new(),
@@ -492,13 +493,13 @@ impl Endpoint {
         self.engine.routes().nodes()
     }
 
-    /// Whether a server can be asked.
+    /// Whether a server is connected.
     #[must_use]
     pub fn is_connected(&self, node: Node) -> bool {
         self.main_connection(node).is_some()
     }
 
-    /// Whether there will be no connection ever again.
+    /// Whether there will be no more connections.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.is_closed
@@ -513,7 +514,9 @@ impl Endpoint {
     /// Why a server is not connected, if one is not.
     #[must_use]
     pub fn failure(&self) -> Option<&Failure> {
-        self.keepers.values().find_map(Keeper::failure)
+        self.main_connections
+            .values()
+            .find_map(MainConnection::failure)
     }
 
     /// The address of a server, as far as it is known, for display.
@@ -530,7 +533,7 @@ impl Endpoint {
         }
     }
 
-    /// Does everything that is due, and carries out the consequences.
+    /// Carries out everything that is due, and the consequences.
     fn settle(&mut self, now: Instant) {
         loop {
             self.follow_engine(now);
@@ -546,14 +549,14 @@ impl Endpoint {
         }
     }
 
-    fn fire(&mut self, now: Instant, alarm: Timer) {
-        match alarm {
+    fn fire(&mut self, now: Instant, timer: Timer) {
+        match timer {
             Timer::Connection(connection) => self.connection_is_due(now, connection),
-            Timer::Keeper(node) => self.keeper_is_due(now, node),
+            Timer::MainConnection(node) => self.main_connection_is_due(now, node),
             Timer::Sentinels => self.sentinels_are_due(now),
             Timer::Cluster => self.cluster_is_due(now),
             Timer::Question(call) => self.question_is_due(now, call),
-            Timer::Watches => self.paused_watches_go_on(now),
+            Timer::Watches => self.resume_paused_watches(now),
         }
     }
 
@@ -586,7 +589,8 @@ impl Endpoint {
         }
     }
 
-    /// Adds why there is no connection, which the engine does not know.
+    /// Adds the reason why there is no connection, which the engine does not
+    /// know.
     fn explained(&self, mut outcome: engine::Outcome) -> Outcome {
         if let engine::Outcome::Failed(Error::Unavailable { source, .. }) = &mut outcome
             && source.is_none()
@@ -604,8 +608,8 @@ impl Endpoint {
         self.actions.push_back(Action::Note(note));
     }
 
-    /// Sends a request by a connection. If that has already ended, the request
-    /// fails as if it ended now.
+    /// Sends a request by a connection. If the connection has already ended,
+    /// the request fails as if the connection ended now.
     fn send(&mut self, now: Instant, id: Id, main: ConnectionId, request: Request) {
         if request.is_separate() {
             return self.send_separately(now, id, main, request);
@@ -630,22 +634,22 @@ impl Endpoint {
         self.has_output(now, main, was_empty);
     }
 
-    /// Requests a write of a connection's output, and sets its alarm for the
+    /// Requests a write of a connection's output, and sets its timer for the
     /// reply.
     fn has_output(&mut self, now: Instant, id: ConnectionId, was_empty: bool) {
         if was_empty {
             self.actions.push_back(Action::Write { connection: id });
         }
         if let Some(connection) = self.connections.get_mut(&id)
-            && connection.alarm.is_none()
+            && connection.timer_due.is_none()
         {
             let due = now + connection.limit;
-            connection.alarm = Some(due);
+            connection.timer_due = Some(due);
             self.timers.insert((due, Timer::Connection(id)));
         }
     }
 
-    /// Takes the reply to a request, after any news in it about other servers.
+    /// Handles the reply to a request; first, what it says about other servers.
     fn answered(&mut self, now: Instant, request: Id, result: Result<Reply, Fault>) {
         let result = match result {
             Err(Fault::Moved(error)) if !self.is_cluster() => {
@@ -653,7 +657,7 @@ impl Endpoint {
             }
             result => result,
         };
-        if let Err(Fault::Moved(error) | Fault::Passing(Failure::Server(error))) = &result {
+        if let Err(Fault::Moved(error) | Fault::Transient(Failure::Server(error))) = &result {
             let asked = self.engine.server_of(request);
             let error = error.clone();
             self.redirected(now, &error, asked);
@@ -669,7 +673,7 @@ impl Endpoint {
         }
         self.timers.clear();
         self.separate.clear();
-        self.keepers.clear();
+        self.main_connections.clear();
         self.start_ends(Err(Error::Closed));
         self.watches_are_closed();
         for (call, _) in std::mem::take(&mut self.questions) {
@@ -698,11 +702,11 @@ impl Endpoint {
         id
     }
 
-    /// Forgets a connection and its alarm.
+    /// Forgets a connection and its timer.
     fn remove_connection(&mut self, id: ConnectionId) -> Option<Connection> {
         let connection = self.connections.remove(&id)?;
-        if let Some(alarm) = connection.alarm {
-            self.timers.remove(&(alarm, Timer::Connection(id)));
+        if let Some(due) = connection.timer_due {
+            self.timers.remove(&(due, Timer::Connection(id)));
         }
         Some(connection)
     }

@@ -41,7 +41,7 @@ pub struct Proclaimed {
     pub value: Vec<u8>,
 }
 
-/// What is known of the leaders at a key.
+/// The known leaders at a key.
 #[derive(Debug, Default)]
 struct Known {
     /// The largest known fence, and whether its hold has ended.
@@ -51,7 +51,7 @@ struct Known {
 }
 
 impl Known {
-    /// Takes a message; whether it is news.
+    /// Applies a message; true if it changes anything.
     fn update(&mut self, fence: u64, value: Option<&[u8]>) -> bool {
         if fence < self.fence || (fence == self.fence && self.is_over) {
             return false;
@@ -61,8 +61,8 @@ impl Known {
         self.is_led_by(value.map(|value| Proclaimed { fence, value }))
     }
 
-    /// Takes the answer to the question for the leader. A server that has
-    /// forgotten the last leader does not bring back an earlier one.
+    /// Applies the answer to the question for the leader. If a server has
+    /// forgotten the last leader, its answer restores no earlier one.
     fn answered(&mut self, leader: Option<Proclaimed>) {
         let is_newer =
             |it: &Proclaimed| it.fence > self.fence || (it.fence == self.fence && !self.is_over);
@@ -230,23 +230,23 @@ impl Endpoint {
     }
 
     /// Subscribes where there is a new connection, or where the key has moved.
-    pub(super) fn watches_go_on(&mut self, now: Instant) {
+    pub(super) fn resume_watches(&mut self, now: Instant) {
         let routes = self.engine.routes();
-        let are_meant = |(key, watch): &(&Arc<[u8]>, &Watch)| match watch.stage {
+        let is_selected = |(key, watch): &(&Arc<[u8]>, &Watch)| match watch.stage {
             Stage::Link => true,
             Stage::Pause(_) => false,
             Stage::Asked(_) | Stage::Followed => watch.node != Some(routes.node_of(key)),
         };
-        let meant = self.watches.iter().filter(are_meant);
-        let meant: Vec<_> = meant.map(|(key, _)| Arc::clone(key)).collect();
-        for key in meant {
+        let selected = self.watches.iter().filter(is_selected);
+        let selected: Vec<_> = selected.map(|(key, _)| Arc::clone(key)).collect();
+        for key in selected {
             self.watch(now, &key);
         }
     }
 
-    /// Retries the watches whose pause is over. It skips the others, because very
-    /// many may be at a server that is loading its data.
-    pub(super) fn paused_watches_go_on(&mut self, now: Instant) {
+    /// Retries the watches whose pause is over. It skips the others, because
+    /// thousands may be at a server that is loading its data.
+    pub(super) fn resume_paused_watches(&mut self, now: Instant) {
         while let Some((until, key)) = self.paused_watches.pop_first() {
             if until > now {
                 self.paused_watches.insert((until, key));
@@ -293,7 +293,7 @@ impl Endpoint {
         }
     }
 
-    /// The server has answered who the leader is, or why it does not say.
+    /// The server has answered the question for the leader, or refused it.
     pub(super) fn leader_reply(
         &mut self,
         now: Instant,
@@ -328,7 +328,7 @@ impl Endpoint {
         }
     }
 
-    /// The watch that waits for the answer to that attempt.
+    /// The watch that waits for the answer to this attempt.
     fn watch_asked(&mut self, key: &Arc<[u8]>, attempt: Id) -> Option<&mut Watch> {
         let watch = self.watches.get_mut(key)?;
         (watch.stage == Stage::Asked(attempt)).then_some(watch)
@@ -350,11 +350,11 @@ impl Endpoint {
             Fault::Moved(error) if !self.is_cluster() => {
                 self.watch_ends(now, key, &Error::Refused(error));
             }
-            Fault::Moved(error) | Fault::Passing(Failure::Server(error)) => {
+            Fault::Moved(error) | Fault::Transient(Failure::Server(error)) => {
                 self.watch_later(now, key);
                 self.redirected(now, &error, node);
             }
-            Fault::Passing(_) | Fault::Broken(_) => self.watch_later(now, key),
+            Fault::Transient(_) | Fault::Broken(_) => self.watch_later(now, key),
         }
         if ends {
             self.give_up(now, main, silent());
@@ -393,7 +393,7 @@ impl Endpoint {
                 continue;
             };
             let is_new = watch.known.update(fence, value);
-            // The answer to the question covers earlier messages.
+            // The answer to the question includes earlier messages.
             if watch.stage != Stage::Followed || !is_new {
                 continue;
             }
@@ -424,7 +424,7 @@ impl Endpoint {
             if let Some(watch) = watch.filter(|watch| watch.main == Some(main)) {
                 watch.main = None;
                 self.watch_later(now, &key);
-                self.suspect_routes(now);
+                self.mark_routes_stale(now);
             }
         }
     }

@@ -1,5 +1,5 @@
-//! Requests that are not about this client's own holds, so that the answers
-//! affect no decision about its locks.
+//! Requests that are not about this client's own holds. Their answers affect no
+//! decision about its locks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,7 +33,7 @@ pub(super) struct Question {
     failure: Option<Failure>,
     stage: Stage,
     /// The next check.
-    alarm: Option<Instant>,
+    timer_due: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +67,7 @@ impl Endpoint {
             attempts: 0,
             failure: None,
             stage: Stage::Pause(now),
-            alarm: None,
+            timer_due: None,
         };
         self.questions.insert(call, question);
         self.ask(now, call);
@@ -95,10 +95,10 @@ impl Endpoint {
             connection.write(now, &question.command, What::Question(call));
             self.has_output(now, main, was_empty);
         }
-        self.set_question_alarm(call);
+        self.set_question_timer(call);
     }
 
-    fn set_question_alarm(&mut self, call: Id) {
+    fn set_question_timer(&mut self, call: Id) {
         let Some(question) = self.questions.get_mut(&call) else {
             return;
         };
@@ -106,25 +106,25 @@ impl Endpoint {
             Stage::Pause(until) => Some(until),
             Stage::Link(_) | Stage::Asked(_) => None,
         };
-        let alarm = question.deadline.into_iter().chain(pause).min();
-        let before = std::mem::replace(&mut question.alarm, alarm);
-        if before != alarm {
+        let due = question.deadline.into_iter().chain(pause).min();
+        let before = std::mem::replace(&mut question.timer_due, due);
+        if before != due {
             let entry = |due| (due, Timer::Question(call));
             before.map(|due| self.timers.remove(&entry(due)));
-            self.timers.extend(alarm.map(entry));
+            self.timers.extend(due.map(entry));
         }
     }
 
     fn remove_question(&mut self, call: Id) -> Option<Question> {
         let question = self.questions.remove(&call)?;
-        if let Some(alarm) = question.alarm {
-            self.timers.remove(&(alarm, Timer::Question(call)));
+        if let Some(due) = question.timer_due {
+            self.timers.remove(&(due, Timer::Question(call)));
         }
         Some(question)
     }
 
     /// Asks the questions that waited for a connection.
-    pub(super) fn questions_go_on(&mut self, now: Instant) {
+    pub(super) fn resume_questions(&mut self, now: Instant) {
         let waiting = self.questions.iter();
         let waiting = waiting.filter(|(_, it)| matches!(it.stage, Stage::Link(_)));
         let waiting: Vec<Id> = waiting.map(|(call, _)| *call).collect();
@@ -133,7 +133,7 @@ impl Endpoint {
         }
     }
 
-    /// A server is not connected. Questions that are asked only once fail.
+    /// A server is not connected. Questions without a retry fail.
     pub(super) fn questions_fail_at(&mut self, node: Node, failure: &Failure) {
         if !self.settings.is_probe {
             return;
@@ -184,11 +184,11 @@ impl Endpoint {
             Err(Fault::Moved(error)) if !self.is_cluster() => {
                 self.question_ends(call, Outcome::Failed(Error::Refused(error)));
             }
-            Err(Fault::Moved(error) | Fault::Passing(Failure::Server(error))) => {
+            Err(Fault::Moved(error) | Fault::Transient(Failure::Server(error))) => {
                 self.redirected(now, &error, Some(node));
                 self.question_failed(now, call, error.into());
             }
-            Err(Fault::Passing(failure) | Fault::Broken(failure)) => {
+            Err(Fault::Transient(failure) | Fault::Broken(failure)) => {
                 self.question_failed(now, call, failure);
             }
         }
@@ -227,7 +227,7 @@ impl Endpoint {
             question.failure = Some(failure);
             question.stage = Stage::Pause(until);
         }
-        self.set_question_alarm(call);
+        self.set_question_timer(call);
     }
 
     pub(super) fn question_is_due(&mut self, now: Instant, call: Id) {
@@ -235,7 +235,7 @@ impl Endpoint {
         let Some(question) = self.questions.get_mut(&call) else {
             return;
         };
-        question.alarm = None;
+        question.timer_due = None;
         if question.deadline.is_some_and(|deadline| deadline <= now) {
             let source = question.failure.take().or(known);
             let waited = now - question.begun;
@@ -256,7 +256,7 @@ impl Endpoint {
         self.resolve(call, outcome);
     }
 
-    /// Forgets a question that nobody waits for; whether it was one.
+    /// Forgets a question that nobody waits for; true if there was one.
     pub(super) fn forget_question(&mut self, call: Id) -> bool {
         self.remove_question(call).is_some()
     }

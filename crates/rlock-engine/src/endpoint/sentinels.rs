@@ -1,8 +1,8 @@
 //! Which server is the master, according to Redis Sentinels.
 //!
-//! All Sentinels are asked, because a Sentinel that was cut off together with an
-//! old master keeps naming it. Each failover has a configuration epoch larger
-//! than those before it: the largest one counts.
+//! All Sentinels are asked, because a Sentinel that was cut off together with
+//! an old master keeps naming it. Each failover has a larger configuration
+//! epoch than the failovers before: the largest epoch counts.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::wire::topology::Named;
 const TIME: Duration = Duration::from_secs(1);
 /// How long to wait for the others once one has answered.
 const OTHERS_TIME: Duration = Duration::from_millis(200);
-/// How often they are asked while the master is connected.
+/// The interval of rounds while the master is connected.
 pub(super) const ASKED_EVERY: Duration = Duration::from_millis(500);
 
 pub(super) struct Sentinels {
@@ -88,7 +88,7 @@ impl Sentinels {
         Some(auth)
     }
 
-    /// Notes a Sentinel's answer; whether all have answered.
+    /// Records a Sentinel's answer; true if all have answered.
     fn reply(&mut self, now: Instant, number: usize, result: Result<Named, Failure>) -> bool {
         let (Some(round), Some(sentinel)) = (&mut self.round, self.all.get(number)) else {
             return false;
@@ -148,7 +148,7 @@ impl Endpoint {
         }
     }
 
-    /// Asks a Sentinel; one whose connection is not open yet is asked later.
+    /// Asks a Sentinel, at once or as soon as its connection is open.
     pub(super) fn ask_sentinel(&mut self, now: Instant, id: ConnectionId) {
         let (Source::Sentinels(sentinels), Some(connection)) =
             (&self.source, self.connections.get_mut(&id))

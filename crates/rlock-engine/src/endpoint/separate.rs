@@ -38,8 +38,8 @@ pub(super) struct SeparateConnection {
 enum Kind {
     /// Waits for `count` replicas of the server of this main connection.
     Replicas { main: ConnectionId, count: u16 },
-    /// Asks the server to which a slot is moving. It is closed when there is
-    /// nothing left to ask.
+    /// Asks the server to which a slot is moving. It is closed after its last
+    /// request.
     Asking(Address),
 }
 
@@ -115,7 +115,7 @@ impl Endpoint {
         self.send_together(now, id);
     }
 
-    /// Sends the requests that wait, once the previous ones are answered.
+    /// Sends the waiting requests, once the previous requests are answered.
     fn send_together(&mut self, now: Instant, id: ConnectionId) {
         let mut all = self.separate.iter_mut();
         let separate = all.find(|separate| separate.connection == id);
@@ -130,7 +130,7 @@ impl Endpoint {
         while separate.sent.len() < TOGETHER_MAX
             && let Some((request_id, request)) = separate.waiting.pop_front()
         {
-            // Nobody waits for these any more: their holds are over.
+            // The holds of these requests are over.
             if self.engine.server_of(request_id).is_none() {
                 continue;
             }
@@ -206,7 +206,7 @@ impl Endpoint {
         let place = self.separate.iter().position(|it| it.connection == id);
         if let Some(place) = place {
             let separate = self.separate.swap_remove(place);
-            self.fail_all(now, separate, || Fault::Passing(failure.clone()));
+            self.fail_all(now, separate, || Fault::Transient(failure.clone()));
         }
     }
 

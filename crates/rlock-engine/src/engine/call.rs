@@ -1,15 +1,15 @@
 //! From a call for a lock to a grant.
 //!
 //! A call sends a request and, while it is queued, waits for the server's
-//! message. If the connection is lost meanwhile, the call asks again on the next
-//! connection. However the call ends, it leaves no place behind: it withdraws its
-//! place when the wait is over, and becomes clean-up when its caller is gone. An
-//! upgrade is a normal call for a lock that its owner holds in shared mode.
+//! message. If the connection is lost meanwhile, the call asks again on the
+//! next connection. The call always withdraws its place: itself when the wait
+//! is over, and as clean-up when its caller is gone. An upgrade is a normal
+//! call for a lock that its owner holds in shared mode.
 
 use std::time::Duration;
 
 use crate::engine::claims::Claims;
-use crate::engine::hold::{Grant, Hold, Possession};
+use crate::engine::hold::{Grant, HeldKeys, Hold};
 use crate::engine::instant::Instant;
 use crate::engine::leaving::CleanUp;
 use crate::engine::request::{By, Reply, Request, Sent};
@@ -29,15 +29,16 @@ const STALE_RETRY: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Call {
     ask: Ask,
-    /// What is published with the hold.
+    /// The value to publish with the hold.
     value: Option<Value>,
     terms: Terms,
     queueing: Queueing,
-    /// The hold to enter again or to upgrade.
+    /// The hold to re-enter or to upgrade.
     live: Option<Id>,
     is_upgrade: bool,
     phase: Phase,
-    /// The grant for which replicas are asked, and when that began.
+    /// The grant that replicas must confirm, and when the client began to ask
+    /// them.
     unconfirmed: Option<(u64, Instant)>,
     /// How long replicas may take.
     replication: Duration,
@@ -47,7 +48,7 @@ pub(super) struct Call {
     earlier: Option<u64>,
     /// Whether an earlier request may have got a place in the queue.
     has_waited: bool,
-    /// How often it has asked again because a stale request may have its place.
+    /// The number of repetitions because a stale request may have its place.
     stale_retries: u32,
     /// Whether it asks again if no message comes.
     may_be_stale: bool,
@@ -71,7 +72,7 @@ enum Phase {
     AcquiringUnwatched {
         full: Box<Error>,
     },
-    /// Makes sure that a grant by message still stands.
+    /// Checks that a grant by message is still valid.
     Confirming,
     /// Finds out why the server withdrew the request.
     Withdrawn,
@@ -156,16 +157,16 @@ impl Call {
     fn begin(&mut self, at: &mut Context<'_>) -> Next {
         let count = at.work.claims.count();
         let (live, hold) = match at.engine.held(at.now, &at.work.claims) {
-            Possession::Nothing => return Next::Ask,
-            // No guard needs the existing hold any more: its release comes first.
-            Possession::These(_, hold) | Possession::Otherwise(hold)
+            HeldKeys::Nothing => return Next::Ask,
+            // No guard is left for the existing hold: its release comes first.
+            HeldKeys::Same(_, hold) | HeldKeys::Otherwise(hold)
                 if hold.guards == 0
                     && (hold.ask != self.ask || hold.proof.claims.count() != count) =>
             {
                 return Next::GoBehind;
             }
-            Possession::These(live, hold) => (live, hold),
-            Possession::Otherwise(hold) => {
+            HeldKeys::Same(live, hold) => (live, hold),
+            HeldKeys::Otherwise(hold) => {
                 let owner = at.work.claims.owner().clone();
                 let keys = hold.proof.claims.label();
                 return Next::End(Outcome::Failed(Error::HeldOtherwise { owner, keys }));
@@ -210,7 +211,7 @@ impl Call {
         self.acquire(at, queueing, true)
     }
 
-    /// The hold to enter again or to upgrade.
+    /// The hold to re-enter or to upgrade.
     fn hold<'a>(&self, engine: &'a Engine) -> Option<&'a Hold> {
         engine.holds.get(&self.live?).map(|hold| &**hold)
     }
@@ -312,7 +313,8 @@ impl Call {
             Ok(Reply::Fence(fence)) => self.granted(at, fence, sent),
             Ok(Reply::Queued) => self.queued(at, sent),
             Ok(_) => self.not_granted(at),
-            // The server must remember a hold that is bound or publishes a value.
+            // The server can only bind a hold, or publish its value, if it
+            // keeps the watch.
             Err(Fault::Refused(full @ Error::QueueFull(_)))
                 if self.terms.bound.is_none() && self.value.is_none() =>
             {
@@ -423,7 +425,8 @@ impl Call {
         }
     }
 
-    /// Makes sure that a grant stands, and that replicas know it if they must.
+    /// Checks that a grant is still valid, and that replicas know it if they
+    /// must.
     fn confirm(&mut self, at: &mut Context<'_>, fence: u64) -> Next {
         self.set_lease(at.engine, at.now);
         self.phase = Phase::Confirming;
@@ -459,8 +462,8 @@ impl Call {
         self.leave_nothing(at.engine, Outcome::Granted(proof))
     }
 
-    /// The server did not grant. It may only still have the place of a wait,
-    /// which it keeps for some time after the wait; an upgrade has no such place.
+    /// The server did not grant. It may still keep the place for some time
+    /// after the wait, but not for an upgrade.
     fn not_granted(&mut self, at: &mut Context<'_>) -> Next {
         let has_place = self.has_waited && !self.is_upgrade;
         match at.engine.connection(at.work.node) {

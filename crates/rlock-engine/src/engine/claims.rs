@@ -1,4 +1,4 @@
-//! Who asks for a lock: one owner, at the one or several keys of a request.
+//! The claims of a request: one owner, and one or several keys.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -44,7 +44,7 @@ pub struct Name {
 impl Name {
     /// `text` is `<owner> <key>`.
     pub fn new(text: &[u8]) -> Self {
-        // Keys may come from anybody, so nobody must be able to predict
+        // Keys may come from an attacker, who must not be able to predict
         // collisions.
         static HASHES: LazyLock<RandomState> = LazyLock::new(RandomState::new);
         Self {
@@ -208,9 +208,8 @@ fn name(owner: &Owner, key: &[u8]) -> Name {
 
 /// Who asks for a lock, or holds it: 1 to 256 bytes without spaces.
 ///
-/// Every call of `lock` has an owner of its own. An owner that the program keeps,
-/// from `Client::owner`, can enter a lock that it already holds again, with
-/// `Mutex::by`. Cloning gives another handle on the same owner.
+/// Each call of `lock` uses a new owner. To re-enter a lock, keep an owner from
+/// `Client::owner` and pass it to `Mutex::by`. A clone is the same owner.
 ///
 /// One owner stands for one sequential activity: while it waits for any lock, the
 /// server counts it as unable to release.
@@ -230,7 +229,8 @@ fn name(owner: &Owner, key: &[u8]) -> Name {
 pub struct Owner(Arc<str>);
 
 impl Owner {
-    /// Names an owner explicitly, for instance after a name in another system.
+    /// Creates an owner with this name, for instance a name from another
+    /// system.
     ///
     /// Two processes must never use the same name at the same time: to the
     /// server they would be one owner, and both would hold the lock.

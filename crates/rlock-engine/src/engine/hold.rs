@@ -1,5 +1,5 @@
-//! What is held: the mode, the fence, the number of guards; and how a loss is
-//! detected, by the clock or by a message from the server.
+//! The holds of a client: mode, fence and guards; and how a loss is detected,
+//! by the clock or by a message from the server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ pub(super) struct Hold {
     /// The current mode; upgrades and downgrades change it.
     pub(super) ask: Ask,
     pub(super) taken: Instant,
-    /// When the request was made from which its validity counts.
+    /// Its validity counts from this moment, when the request was made.
     asked: Instant,
     /// When the lease ends. This is later than the end of its validity if the
     /// connection of a bound hold broke: the server may have cut the lease, but a
@@ -39,24 +39,23 @@ pub(super) struct Hold {
     /// The connection by which a loss is reported.
     pub(super) notices_by: u64,
     /// Whether its slot is moving to a server that sends no messages for it yet.
-    pub(super) is_on_its_way: bool,
+    pub(super) is_moving: bool,
     /// Spreads the renewals of several holds.
     pub(super) number: u64,
     /// When the renewal in progress was requested.
     pub(super) renewing: Option<Instant>,
     /// Renewals that failed since the last success.
     pub(super) failures: u32,
-    pub(super) alarm: Option<Instant>,
-    /// When its last alarm was due.
-    pub(super) alarm_was: Option<Instant>,
-    /// The latest moment of its renewal, if others come first when it is due.
+    pub(super) timer_due: Option<Instant>,
+    /// When its last timer was due.
+    pub(super) last_due: Option<Instant>,
+    /// When its renewal must begin at the latest, if other renewals come first.
     pub(super) urgent: Option<Instant>,
     /// Whether its loss has been reported.
     pub(super) is_reported: bool,
     /// The requested fence; the server may have raised it already.
     pub(super) raised: Option<u64>,
-    /// Whether a request without an answer may have taken it again or upgraded
-    /// it.
+    /// Whether an unanswered request may have re-acquired or upgraded it.
     pub(super) is_fence_uncertain: bool,
     /// The server must keep it at least until then, with or without guards.
     pub(super) kept: Option<Instant>,
@@ -66,25 +65,25 @@ pub(super) struct Hold {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Grant {
     pub(super) fence: u64,
-    /// When the request was made from which the lease counts.
+    /// The lease counts from this moment, when the request was made.
     pub(super) sent: Instant,
     pub(super) lease: Duration,
-    /// The connection that brought it.
+    /// The connection on which it arrived.
     pub(super) connection: u64,
 }
 
-/// What an owner holds of the keys that it asks for.
-pub(super) enum Possession<'a> {
+/// Which of the requested keys an owner holds.
+pub(super) enum HeldKeys<'a> {
     Nothing,
     /// Exactly these keys, by one grant.
-    These(Id, &'a Hold),
-    /// Only some of them, or these together with others.
+    Same(Id, &'a Hold),
+    /// Only some of these keys, or these together with other keys.
     Otherwise(&'a Hold),
 }
 
 impl Hold {
     /// Whether `fence` is a fence of this hold at the server.
-    pub(super) fn is_called(&self, fence: u64) -> bool {
+    pub(super) fn has_fence(&self, fence: u64) -> bool {
         fence == self.proof.fence() || self.raised == Some(fence)
     }
 
@@ -112,8 +111,8 @@ impl Hold {
         }
     }
 
-    /// Makes one guard need only shared mode from now on. True if no guard needs
-    /// exclusive mode any more, so that the server can let others in.
+    /// Downgrades one guard to shared mode. True if no guard needs exclusive
+    /// mode any more, so that the server can admit shared holders.
     pub(super) fn leave_writers(&mut self) -> bool {
         self.writers = self.writers.saturating_sub(1);
         let is_last = self.writers == 0;
@@ -127,7 +126,8 @@ impl Hold {
     /// time that its connection was known to be alive, or from its own last
     /// request.
     pub(super) fn cut(&self, now: Instant, known_good: Instant) {
-        // A hold that is over stays over, whatever another connection says.
+        // A hold that has ended stays ended, even if another connection is
+        // alive.
         if let (Some(grace), true) = (self.terms.bound, self.proof.is_live(now))
             && let Some(until) = self.proof.valid_until()
         {
@@ -136,9 +136,9 @@ impl Hold {
         }
     }
 
-    /// Its loss is reported by that connection from now on.
+    /// From now on that connection reports its loss.
     pub(super) fn notified_by(&mut self, connection: u64) {
-        (self.notices_by, self.is_on_its_way) = (connection, false);
+        (self.notices_by, self.is_moving) = (connection, false);
         self.proof.set_node(self.node);
     }
 
@@ -186,26 +186,26 @@ impl Hold {
 }
 
 impl Engine {
-    /// What the owner holds of these keys.
-    pub(super) fn held(&self, now: Instant, claims: &Claims) -> Possession<'_> {
+    /// Which of these keys the owner holds.
+    pub(super) fn held(&self, now: Instant, claims: &Claims) -> HeldKeys<'_> {
         let held = claims.names().filter_map(|name| self.live(now, name));
         let mut held = held.map(|hold| hold.proof.hold);
         let Some(first) = held.next() else {
-            return Possession::Nothing;
+            return HeldKeys::Nothing;
         };
         let others = held.filter(|other| *other == first).count();
         match self.holds.get(&first) {
             Some(hold)
                 if others + 1 == claims.count() && hold.proof.claims.count() == others + 1 =>
             {
-                Possession::These(first, hold)
+                HeldKeys::Same(first, hold)
             }
-            Some(hold) => Possession::Otherwise(hold),
-            None => Possession::Nothing,
+            Some(hold) => HeldKeys::Otherwise(hold),
+            None => HeldKeys::Nothing,
         }
     }
 
-    /// The hold that can be entered again, if there is one.
+    /// The hold that the owner can re-enter, if there is one.
     fn live(&self, now: Instant, name: &Name) -> Option<&Hold> {
         let hold = self.claims.get(name)?.hold?;
         let hold = self.holds.get(&hold)?;
@@ -222,8 +222,8 @@ impl Engine {
         grant: Grant,
     ) -> Arc<Proof> {
         let live = match self.held(now, &claims) {
-            Possession::These(live, _) => Some(live),
-            Possession::Nothing | Possession::Otherwise(_) => None,
+            HeldKeys::Same(live, _) => Some(live),
+            HeldKeys::Nothing | HeldKeys::Otherwise(_) => None,
         };
         let entered = live.filter(|live| self.enter(now, *live, ask, grant));
         if let (Some(live), None) = (live, entered) {
@@ -246,8 +246,8 @@ impl Engine {
             return false;
         };
         let upgrades = ask.is_exclusive() && !hold.ask.is_exclusive();
-        let same = hold.is_called(grant.fence) || (upgrades && grant.fence > hold.proof.fence());
-        if !same || !self.prolong(now, id, grant) {
+        let same = hold.has_fence(grant.fence) || (upgrades && grant.fence > hold.proof.fence());
+        if !same || !self.extend_validity(now, id, grant) {
             return false;
         }
         let Some(hold) = self.holds.get_mut(&id) else {
@@ -290,12 +290,12 @@ impl Engine {
             upgraded_by: None,
             is_upgrading: false,
             notices_by: grant.connection,
-            is_on_its_way: false,
+            is_moving: false,
             number: self.begun,
             renewing: None,
             failures: 0,
-            alarm: None,
-            alarm_was: None,
+            timer_due: None,
+            last_due: None,
             urgent: None,
             is_reported: false,
             raised: None,
@@ -331,7 +331,7 @@ impl Engine {
     ///
     /// The answer to a later request may have come first. The later lease counts,
     /// even if it is shorter, like the last one before `max_hold`.
-    pub(super) fn prolong(&mut self, now: Instant, id: Id, grant: Grant) -> bool {
+    pub(super) fn extend_validity(&mut self, now: Instant, id: Id, grant: Grant) -> bool {
         let Some(hold) = self.holds.get_mut(&id) else {
             return false;
         };
@@ -354,14 +354,14 @@ impl Engine {
         true
     }
 
-    /// The connection that brought the grant may have ended before.
+    /// The connection on which the grant arrived may have ended before.
     fn cut_if_over(&self, now: Instant, hold: &Hold, grant: Grant) {
         if !self.connection(hold.node).is(grant.connection) {
             hold.cut(now, grant.sent);
         }
     }
 
-    /// Notes that a request of the owner will get no answer.
+    /// Records that a request of the owner will get no answer.
     pub(super) fn fence_is_uncertain(&mut self, claims: &Claims) {
         for name in claims.names() {
             let hold = self.claims.get(name).and_then(|claim| claim.hold);
@@ -387,8 +387,8 @@ impl Engine {
         all.filtered(is_newest)
     }
 
-    /// What the owner held of these keys and lost, and the server may still have:
-    /// the keys of one hold, and its fence if that is certain.
+    /// A hold of these keys that the owner has lost, but the server may still
+    /// have: its keys, and its fence if that is certain.
     pub(super) fn lost_part(&self, now: Instant, claims: &Claims) -> Option<(Claims, Option<u64>)> {
         claims.names().find_map(|name| {
             let id = self.claims.get(name)?.hold?;
@@ -439,17 +439,17 @@ impl Engine {
         }
     }
 
-    /// Moves the timer of that hold to `alarm`.
-    pub(super) fn set_alarm(&mut self, id: Id, alarm: Option<Instant>) {
+    /// Moves the timer of that hold to `due`.
+    pub(super) fn set_timer(&mut self, id: Id, due: Option<Instant>) {
         let Some(hold) = self.holds.get_mut(&id) else {
             return;
         };
-        let before = std::mem::replace(&mut hold.alarm, alarm);
+        let before = std::mem::replace(&mut hold.timer_due, due);
         if let Some(before) = before {
             self.timers.remove(&(before, Timer::Hold(id)));
         }
-        if let Some(alarm) = alarm {
-            self.timers.insert((alarm, Timer::Hold(id)));
+        if let Some(due) = due {
+            self.timers.insert((due, Timer::Hold(id)));
         }
     }
 
@@ -492,9 +492,9 @@ impl Engine {
         // The grant of an upgrade may arrive here before the call that waits for
         // it. It cannot be a grant after a loss: the server reports the loss
         // first, and a lost hold stays lost.
-        let is_meant =
+        let is_expected =
             |fence| fence == known || fence == asked_under || (hold.is_upgrading && fence > known);
-        if fence.is_some_and(is_meant) {
+        if fence.is_some_and(is_expected) {
             return true;
         }
         let (claims, lease) = (hold.proof.claims.clone(), hold.terms.lease);
@@ -502,12 +502,12 @@ impl Engine {
         if fence.is_some() {
             // Nobody waits for this grant: the server and this process disagree
             // on what the owner holds.
-            self.give_back(now, claims, lease);
+            self.undo_unclaimed_grant(now, claims, lease);
         }
         false
     }
 
-    /// Why it is lost, if it is, judged now.
+    /// Why it is lost at `now`; none if it is not lost.
     pub(super) fn loss(&mut self, now: Instant, id: Id) -> Option<Loss> {
         let hold = self.holds.get_mut(&id)?;
         let loss = hold.proof.loss(now)?;
@@ -520,8 +520,8 @@ impl Engine {
         Some(loss)
     }
 
-    /// The server has ended it. No effect if it is already over, including by the
-    /// clock.
+    /// The server has ended it. No effect if it is already over, even if only
+    /// by the clock.
     pub(super) fn lose(&mut self, now: Instant, id: Id) {
         if let Some(hold) = self.holds.get(&id) {
             hold.proof.lose(now);

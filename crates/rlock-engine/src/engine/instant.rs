@@ -1,4 +1,4 @@
-//! Moments, as they are passed to the engine. It never reads a clock.
+//! Moments, which the engine receives from its caller: it never reads a clock.
 
 use std::ops::{Add, Sub};
 use std::time::Duration;

@@ -1,14 +1,14 @@
-//! How an owner leaves a lock, with as little left behind as possible: its last
+//! How an owner leaves a lock and leaves no place or hold behind: its last
 //! guard releases it, at once or at the end of a last lease; an exclusive hold
 //! becomes shared; or a call that nobody waits for is withdrawn.
 //!
-//! Repeating any of these is harmless: the server answers nil for what is already
-//! gone, and never touches another owner's hold.
+//! Repeating any of these is harmless: the server answers nil if the hold is
+//! already gone, and never changes another owner's hold.
 
 use std::time::Duration;
 
 use crate::engine::claims::Claims;
-use crate::engine::hold::Possession;
+use crate::engine::hold::HeldKeys;
 use crate::engine::instant::Instant;
 use crate::engine::request::{Reply, Request, Sent, Undo};
 use crate::engine::terms::{Ask, Terms};
@@ -29,15 +29,15 @@ const REPEATS: [Duration; 3] = [
 pub(super) struct Leaving {
     hold: Id,
     ask: Ask,
-    /// Whether the guard is no longer counted.
+    /// Whether the guard was subtracted from the number of guards.
     has_left: bool,
     /// The keys to release once it has the turn: those that the owner has not
-    /// taken again since.
+    /// re-acquired since.
     rest: Option<Claims>,
     /// Why several keys are released one by one, if they are.
     refusal: Option<Error>,
-    /// Whether the last request was for keeping the hold for a while instead of
-    /// releasing it.
+    /// Whether the last request kept the hold for a while instead of releasing
+    /// it.
     is_kept: bool,
 }
 
@@ -78,7 +78,7 @@ impl Engine {
             self.resolve(call, Outcome::Failed(Error::Lost(loss)));
             return self.leave(now, id, ask);
         }
-        // A guard that leaves other guards behind waits for nobody.
+        // If other guards remain, nothing is sent.
         if hold.guards > 1 {
             hold.leave(ask);
             return self.resolve(call, Outcome::Done);
@@ -134,8 +134,8 @@ impl Engine {
         }
     }
 
-    /// Ends a guard that nobody took. This undoes an upgrade, because the owner's
-    /// other guards only read.
+    /// Ends a guard whose caller was gone. This undoes an upgrade, because the
+    /// owner's other guards only need shared mode.
     pub(super) fn untaken(&mut self, now: Instant, call: Id, id: Id, ask: Ask) {
         let Some(hold) = self.holds.get_mut(&id) else {
             return;
@@ -165,7 +165,7 @@ impl Engine {
     }
 
     /// Undoes a grant that nobody waits for.
-    pub(super) fn give_back(&mut self, now: Instant, claims: Claims, lease: Duration) {
+    pub(super) fn undo_unclaimed_grant(&mut self, now: Instant, claims: Claims, lease: Duration) {
         let task = Task::CleanUp(CleanUp::of(None));
         let deadline = Some(now + lease.max(self.retry_timeout));
         let work = Work::new(now, self.next_id(), claims, task, deadline);
@@ -193,11 +193,11 @@ impl Leaving {
             Input::Due if at.work.is_awaited => {
                 let error = at.work.unavailable(at.now);
                 at.work.resolve(at.engine, Outcome::Failed(error));
-                self.go_on_in_background(at)
+                self.continue_in_background(at)
             }
             // The server has ended it by itself.
             Input::Due => self.end(at.engine, Outcome::Done),
-            Input::Abandoned => self.go_on_in_background(at),
+            Input::Abandoned => self.continue_in_background(at),
             Input::Notified(_) => Next::Stay,
         }
     }
@@ -215,8 +215,8 @@ impl Leaving {
             at.work
                 .resolve(at.engine, Outcome::Failed(Error::Lost(loss)));
         }
-        // The loss of one of several keys leaves the others, except those that
-        // the owner has taken again since.
+        // If one of several keys is lost, the other keys are released, except
+        // those that the owner has re-acquired since.
         let is_gone = loss == Some(Loss::EndedByServer) && is_single;
         self.rest = at.engine.newest_part(self.hold).filter(|_| !is_gone);
         if self.rest.is_none() {
@@ -282,7 +282,7 @@ impl Leaving {
             Ok(Reply::Nil) if self.is_kept || !is_repeated => {
                 Outcome::Failed(Error::Lost(Loss::EndedByServer))
             }
-            // The owner has taken it again elsewhere.
+            // The owner has re-acquired it under another hold.
             Ok(Reply::Fence(kept)) if fence.is_some_and(|fence| fence != kept) => {
                 Outcome::Failed(Error::Lost(Loss::EndedByServer))
             }
@@ -295,7 +295,7 @@ impl Leaving {
 
     /// The caller is gone. The work continues in the background until the lease
     /// ends.
-    fn go_on_in_background(&mut self, at: &mut Context<'_>) -> Next {
+    fn continue_in_background(&mut self, at: &mut Context<'_>) -> Next {
         self.leave(at.engine);
         let Some(hold) = at.engine.holds.get(&self.hold) else {
             return Next::End(Outcome::Done);
@@ -371,14 +371,14 @@ impl CleanUp {
         let claims = at.work.claims.clone();
         at.engine.fence_is_uncertain(&claims);
         if self.is_one_by_one {
-            // Whether it was granted, and under which fence, is unknown.
+            // It is unknown whether it was granted, and under which fence.
             let fence = None;
             return Request::ReleaseEach { claims, fence };
         }
         let undo = match (at.engine.held(at.now, &claims), self.upgraded) {
-            (Possession::Nothing, _) => Undo::Release,
-            (Possession::These(..), Some(_)) => Undo::Downgrade,
-            (Possession::These(..) | Possession::Otherwise(_), _) => Undo::Nothing,
+            (HeldKeys::Nothing, _) => Undo::Release,
+            (HeldKeys::Same(..), Some(_)) => Undo::Downgrade,
+            (HeldKeys::Same(..) | HeldKeys::Otherwise(_), _) => Undo::Nothing,
         };
         Request::CleanUp { claims, undo }
     }
@@ -426,7 +426,7 @@ impl CleanUp {
         }
     }
 
-    /// The server's report about the hold is unambiguous only from now on.
+    /// Only from now on is the server's report about the hold unambiguous.
     fn end(&self, engine: &mut Engine) -> Next {
         if let Some(hold) = self.upgraded {
             engine.set_upgrading(hold, false);

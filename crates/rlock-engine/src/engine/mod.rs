@@ -43,7 +43,7 @@ use request::{Notice, Reply, Request, Sent};
 use terms::{Ask, Queueing, Terms, Value};
 use work::{Task, Work};
 
-/// Identifies anything that the engine knows: a call, a hold, a request.
+/// Identifies a call, a hold or a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Id(u64);
 
@@ -71,12 +71,12 @@ impl ConnectionState {
     }
 }
 
-/// What a client has counted since it was made.
+/// The counters of a client since it was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Metrics {
-    /// Calls that got what they asked for, including re-entries and upgrades.
+    /// Calls that were granted, including re-entries and upgrades.
     pub grants: u64,
     /// Requests that entered the server's queue. A request that continues on a
     /// new connection counts again.
@@ -90,7 +90,7 @@ pub struct Metrics {
     pub reconnects: u64,
 }
 
-/// What is known of one owner at one key.
+/// The state of one owner at one key.
 #[derive(Debug, Default)]
 struct Claim {
     /// Operations in progress, in order; the first has the turn.
@@ -110,7 +110,8 @@ enum Timer {
     Heartbeat(Node),
 }
 
-/// All that a client knows and decides; see the documentation of this module.
+/// The state of a client, and its decisions; see the documentation of this
+/// module.
 #[derive(Debug)]
 pub struct Engine {
     /// How long calls that do not wait for a lock are retried.
@@ -133,7 +134,7 @@ pub struct Engine {
     holds: Table<Id, Box<Hold>>,
     requests: Table<Id, Sent>,
     timers: BTreeSet<(Instant, Timer)>,
-    /// Works that may have the turn now.
+    /// Works whose turn may have come.
     next: VecDeque<Id>,
     flushes: Vec<(HashSet<Id>, Id)>,
     actions: VecDeque<Action>,
@@ -225,7 +226,7 @@ impl Engine {
             Event::Tick => {}
         }
         self.pass_turns(now);
-        self.do_what_is_due(now);
+        self.run_due(now);
     }
 
     /// The next action; none until the next event.
@@ -268,7 +269,7 @@ impl Engine {
             && self.nodes.values().all(NodeState::is_unused)
     }
 
-    fn do_what_is_due(&mut self, now: Instant) {
+    fn run_due(&mut self, now: Instant) {
         while let Some((due, timer)) = self.timers.first().copied() {
             if due > now {
                 return;
@@ -318,10 +319,10 @@ impl Engine {
         let node = sent.node;
         // A refusal also shows that the connection is alive. A reply by another
         // connection does not.
-        let came_by_it = self.connection(node).is(sent.connection) && !sent.is_separate;
-        if came_by_it && !matches!(result, Err(Fault::Broken(_))) {
+        let is_current = self.connection(node).is(sent.connection) && !sent.is_separate;
+        if is_current && !matches!(result, Err(Fault::Broken(_))) {
             let known_good = self.node_state(node).known_good.max(sent.sent);
-            self.is_alive(node, known_good, now);
+            self.mark_alive(node, known_good, now);
         }
         match sent.by {
             request::By::Work(id) => self.work_reply(now, id, request, sent, result),
@@ -354,7 +355,7 @@ impl Engine {
         for (_, flush) in std::mem::take(&mut self.flushes) {
             self.actions.push_back(Action::Flushed { flush });
         }
-        // Nobody is left to carry out pending releases.
+        // No connection is left for pending releases.
         let left = self.holds.iter().filter(|(_, hold)| hold.guards == 0);
         for hold in left.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.forget(hold);
@@ -371,9 +372,9 @@ impl Engine {
         // The final cleanup comes after these releases, so that nobody waits for
         // them.
         let is_release = |work: &Work| matches!(work.task, Task::Leave(_));
-        let is_meant = |work: &Work| work.is_clean_up() || (self.is_leaving && is_release(work));
-        let meant = self.works.iter().filter(|(_, work)| is_meant(work));
-        let awaited: HashSet<Id> = meant.map(|(id, _)| *id).collect();
+        let is_awaited = |work: &Work| work.is_clean_up() || (self.is_leaving && is_release(work));
+        let selected = self.works.iter().filter(|(_, work)| is_awaited(work));
+        let awaited: HashSet<Id> = selected.map(|(id, _)| *id).collect();
         if awaited.is_empty() {
             self.actions.push_back(Action::Flushed { flush });
         } else {
@@ -411,11 +412,11 @@ pub enum Event {
     Ask {
         /// The call's number.
         call: Id,
-        /// Who asks, and for what.
+        /// The owner, and the keys that it asks for.
         claims: Claims,
         /// Exclusive, shared, or a number of permits.
         ask: Ask,
-        /// What is published with the hold; for a single exclusive key only.
+        /// The value to publish with the hold; for a single exclusive key only.
         value: Option<Value>,
         /// The terms of the hold.
         terms: Terms,
@@ -447,7 +448,7 @@ pub enum Event {
         call: Id,
         /// The hold's number.
         hold: Id,
-        /// How long from now.
+        /// The lease, from now on.
         lease: Duration,
     },
     /// Raises the fence of a hold to at least `fence`; answered by
@@ -473,7 +474,7 @@ pub enum Event {
         /// What is published.
         value: Value,
     },
-    /// The server must keep the hold until this moment, even if its last guard
+    /// Keeps the hold on the server until this moment, even if its last guard
     /// ends before. Nothing is sent until that guard ends.
     Keep {
         /// The hold's number.
@@ -493,7 +494,7 @@ pub enum Event {
         /// The mode of the guard.
         ask: Ask,
     },
-    /// The call was granted, but its caller had gone before it learned of the
+    /// The call was granted, but its caller was gone before it learned of the
     /// grant.
     Untaken {
         /// The call's number.
@@ -542,14 +543,14 @@ pub enum Event {
     },
     /// Which server has which slots.
     Routes(Routes),
-    /// There will be no connection ever again.
+    /// There will be no more connections.
     Closed,
     /// Asks for [`Action::Flushed`] once nothing is left to clean up.
     Flush {
         /// The number of this flush.
         flush: Id,
     },
-    /// Acquire nothing new: calls that wait for a lock end with
+    /// Acquires nothing more: calls that wait for a lock end with
     /// [`Error::Closed`], and all holds are released.
     LeaveAll,
     /// Time has passed.

@@ -1,5 +1,4 @@
-//! What is known of each server: its connection, its holds and waits, and its
-//! keys.
+//! The state of each server: its connection, its holds and waits, and its keys.
 //!
 //! There is one server, or a cluster in which each server has the keys of some
 //! slots. An owner's operations at a key run at the server that has the key's
@@ -81,7 +80,7 @@ pub(super) struct NodeState {
     /// When the last answered request of this connection was sent, and when its
     /// last answer came.
     pub(super) known_good: Instant,
-    pub(super) heard: Instant,
+    pub(super) last_answer: Instant,
     /// All work at this server.
     pub(super) works: Numbers,
     pub(super) renewals: Renewals,
@@ -99,7 +98,7 @@ impl Default for NodeState {
             connection: ConnectionState::Idle,
             connections: 0,
             known_good: Instant::from_nanos(0),
-            heard: Instant::from_nanos(0),
+            last_answer: Instant::from_nanos(0),
             works: Numbers::default(),
             renewals: Renewals::default(),
             graces: BTreeMap::new(),
@@ -110,7 +109,7 @@ impl Default for NodeState {
 }
 
 impl NodeState {
-    /// Whether nothing is held there and nothing waits there.
+    /// Whether this client has no hold and no waiting request there.
     pub(super) fn is_unused(&self) -> bool {
         let is_quiet = self.graces.is_empty() && self.leases.is_empty();
         is_quiet && self.works.is_empty() && self.renewals.holds.is_empty()
@@ -146,9 +145,9 @@ impl Engine {
         state.map_or(Instant::from_nanos(0), |state| state.known_good)
     }
 
-    pub(super) fn is_alive(&mut self, node: Node, known_good: Instant, heard: Instant) {
+    pub(super) fn mark_alive(&mut self, node: Node, known_good: Instant, last_answer: Instant) {
         let state = self.node_state(node);
-        (state.known_good, state.heard) = (known_good, heard);
+        (state.known_good, state.last_answer) = (known_good, last_answer);
         if let Some(alive) = self.alive.get(usize::from(node.0)) {
             alive.store(known_good.nanos(), Ordering::Release);
         }
@@ -178,13 +177,14 @@ impl Engine {
             is_predecessor_gone,
         };
         self.metrics.reconnects += u64::from(is_again);
-        self.is_alive(node, now, now);
+        self.mark_alive(node, now, now);
         self.check_all(now, node);
-        self.go_on(now, node);
+        self.resume(now, node);
         self.keep_heartbeat(now, node);
     }
 
-    /// A connection ended. `is_left`: there is no new one until it is needed.
+    /// A connection ended. With `is_left` there is no new connection until one
+    /// is needed.
     pub(super) fn connection_down(&mut self, now: Instant, node: Node, is_left: bool) {
         let state = self.node_state(node);
         state.connection = if is_left {
@@ -202,7 +202,7 @@ impl Engine {
         }
         self.connection_lost(now, node);
         if is_left {
-            self.go_on(now, node);
+            self.resume(now, node);
         }
         if is_left && is_needed {
             self.connect_if_idle(node);
@@ -223,8 +223,8 @@ impl Engine {
         in_order(ids.filter_map(|id| Some((*id, &**self.works.get(id)?))))
     }
 
-    /// The server ends the holds that were bound to the connection after their
-    /// grace.
+    /// After their grace, the server ends the holds that were bound to the
+    /// connection.
     pub(super) fn cut_bound(&self, now: Instant, node: Node) {
         let known_good = self.known_good(node);
         for (_, hold) in self.holds_at(node) {
@@ -250,7 +250,7 @@ impl Engine {
         }
     }
 
-    /// Moves everything that was at this server and whose slot is elsewhere now.
+    /// Moves the holds and the work whose slots are now at another server.
     fn follow_routes(&mut self, now: Instant, before: Node) {
         let routes = &self.routes;
         let moved = |id, claims: &Claims| {

@@ -1,5 +1,5 @@
-//! What a guard knows at any time, without a lock and without a request: its
-//! fence, until when the grant is valid, and whether it is lost.
+//! The state that a guard reads at any time, without a mutex and without a
+//! request: its fence, until when the grant is valid, and whether it is lost.
 //!
 //! Validity is a comparison with the clock at the moment of the question. No task
 //! has to run for it, so the answer cannot be late. A loss is final, even if the
@@ -18,7 +18,7 @@ use crate::engine::node::{Node, Routes};
 use crate::engine::terms::validity_end;
 use crate::error::Loss;
 
-/// Stands for a moment; the clock never shows one this small.
+/// Values of `validity` that are no moment: the clock is always past them.
 const LEASE_ENDED: u64 = 1;
 const ENDED_BY_SERVER: u64 = 2;
 const RELEASED: u64 = 3;
@@ -43,13 +43,14 @@ pub(super) fn alive(routes: &Routes) -> Alive {
 pub struct Proof {
     /// The hold's number.
     pub hold: Id,
-    /// Who holds what.
+    /// The owner, and the keys that it holds.
     pub claims: Claims,
-    /// When the grant became known here: not before the server made it.
+    /// When this client learned of the grant, which is after the server made
+    /// it.
     pub granted: Instant,
     fence: AtomicU64,
     /// Until when it is valid, or why it no longer is.
-    standing: AtomicU64,
+    validity: AtomicU64,
     /// The grace of a bound hold, and the last heartbeats, from which it counts.
     /// The server ends the hold one grace after its connection ended, and a
     /// stopped process does not see that end.
@@ -74,14 +75,14 @@ impl Proof {
             claims,
             granted,
             fence: AtomicU64::new(fence),
-            standing: AtomicU64::new(until.nanos()),
+            validity: AtomicU64::new(until.nanos()),
             bound: None,
             node: AtomicU16::new(0),
             waiting: Mutex::default(),
         }
     }
 
-    /// A proof that rests on several holds, each with its own proof.
+    /// The proof of several holds together, each of which has its own proof.
     pub fn of_several(claims: Claims, fence: u64, granted: Instant, until: Instant) -> Self {
         Self::new(Id(0), claims, fence, granted, until)
     }
@@ -112,14 +113,14 @@ impl Proof {
 
     /// Until when it is valid, unless its connection ends; none if it is over.
     pub fn valid_until(&self) -> Option<Instant> {
-        match self.standing.load(Ordering::Acquire) {
+        match self.validity.load(Ordering::Acquire) {
             LEASE_ENDED | ENDED_BY_SERVER | RELEASED => None,
             until => Some(Instant::from_nanos(until)),
         }
     }
 
     /// Limits `until` to the time for which the connection is known to be alive.
-    fn as_known(&self, until: u64) -> Instant {
+    fn while_connected(&self, until: u64) -> Instant {
         let until = Instant::from_nanos(until);
         match &self.bound {
             Some((grace, alive)) => {
@@ -132,25 +133,26 @@ impl Proof {
         }
     }
 
-    /// Why it is lost, if it is, judged now.
+    /// Why it is lost at `now`; none if it is not lost.
     pub fn loss(&self, now: Instant) -> Option<Loss> {
-        // A renewal may come in between; then the new end decides.
+        // A renewal on another thread may come first; then the new end counts.
         let _ = self.change(LEASE_ENDED, |until| until <= now);
-        match self.standing.load(Ordering::Acquire) {
+        match self.validity.load(Ordering::Acquire) {
             LEASE_ENDED => Some(Loss::LeaseEnded),
             ENDED_BY_SERVER => Some(Loss::EndedByServer),
             _ => None,
         }
     }
 
-    /// Why it is no longer valid, if so: it is lost or was released.
+    /// Why it is no longer valid at `now`: lost or released; none if it is
+    /// valid.
     pub fn end_of(&self, now: Instant) -> Option<Loss> {
         let loss = self.loss(now);
-        let is_released = self.standing.load(Ordering::Acquire) == RELEASED;
+        let is_released = self.validity.load(Ordering::Acquire) == RELEASED;
         loss.or(is_released.then_some(Loss::Released))
     }
 
-    /// Whether it is neither lost nor being released, judged now.
+    /// Whether it is valid at `now`: neither lost nor released.
     pub fn is_live(&self, now: Instant) -> bool {
         self.loss(now).is_none() && self.valid_until().is_some()
     }
@@ -166,28 +168,28 @@ impl Proof {
     }
 
     /// Ends it with its last lease, unless it is already over.
-    pub fn lapse(&self) {
+    pub fn expire(&self) {
         self.change(LEASE_ENDED, |_| true);
     }
 
-    /// Ends it on purpose: nothing is a loss any more.
+    /// Ends it on purpose: from now on nothing counts as a loss.
     pub fn end(&self, now: Instant) {
         self.change(RELEASED, |until| now < until);
     }
 
-    /// Sets the standing if it is still a moment for which `applies` is true.
-    fn change(&self, standing: u64, applies: impl Fn(Instant) -> bool) -> bool {
+    /// Sets `validity` if it is still a moment, and `applies` is true for that.
+    fn change(&self, validity: u64, applies: impl Fn(Instant) -> bool) -> bool {
         let (set, fetch) = (Ordering::AcqRel, Ordering::Acquire);
-        self.standing
+        self.validity
             .fetch_update(set, fetch, |now| match now {
                 LEASE_ENDED | ENDED_BY_SERVER | RELEASED => None,
-                until => applies(self.as_known(until)).then_some(standing),
+                until => applies(self.while_connected(until)).then_some(validity),
             })
             .is_ok()
     }
 
-    /// Has [`wake`](Self::wake) wake `waker`. `place` is zero at first;
-    /// [`give_back`](Self::give_back) must free it.
+    /// Registers `waker` for [`wake`](Self::wake). `place` is zero at first;
+    /// [`stop_waiting`](Self::stop_waiting) must free it.
     pub fn wait(&self, place: &mut u64, waker: &Waker) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let known = waiting.wakers.iter_mut().find(|(known, _)| known == place);
@@ -207,14 +209,14 @@ impl Proof {
     }
 
     /// Whether a task waits for the loss. A task that starts to wait later sees
-    /// the current standing.
+    /// the current state.
     pub fn is_awaited(&self) -> bool {
         let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         !waiting.wakers.is_empty()
     }
 
     /// Ends a [`wait`](Self::wait) and frees its place.
-    pub fn give_back(&self, place: u64) {
+    pub fn stop_waiting(&self, place: u64) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let found = waiting.wakers.iter().position(|(known, _)| *known == place);
         let before = found.map(|index| waiting.wakers.swap_remove(index));

@@ -11,12 +11,12 @@ use crate::engine::terms::{Ask, LEASE_DEFAULT, Queueing, Terms, Value};
 use crate::engine::work::{Input, Stage, Task};
 use crate::engine::{Engine, Id};
 
-/// A request. Carrying it out twice does no harm.
+/// A request. It is harmless if the server carries it out twice.
 #[derive(Clone, Debug)]
 pub enum Request {
     /// Answered with a fence, [`Reply::Queued`] or nil.
     Acquire {
-        /// Who asks, and for what.
+        /// The owner, and the keys that it asks for.
         claims: Claims,
         /// Exclusive, shared, or a number of permits.
         ask: Ask,
@@ -34,7 +34,7 @@ pub enum Request {
     /// [`Reply::TooFew`] if it was done, but too few replicas acknowledged it in
     /// time.
     Renew {
-        /// Who holds what.
+        /// The owner, and the keys that it holds.
         claims: Claims,
         /// The new terms; their lease is the rest of it.
         terms: Terms,
@@ -52,7 +52,7 @@ pub enum Request {
     /// only a hold under this fence is released, so that a late release does not
     /// free a newer hold of the same owner.
     Release {
-        /// Who held what.
+        /// The owner, and the keys that it held.
         claims: Claims,
         /// The fence; none for any fence.
         fence: Option<u64>,
@@ -60,26 +60,26 @@ pub enum Request {
     /// Releases each key separately, because one of them is not a lock and makes
     /// the server refuse the release of all.
     ReleaseEach {
-        /// Who held what.
+        /// The owner, and the keys that it held.
         claims: Claims,
         /// The fence; none for any fence.
         fence: Option<u64>,
     },
     /// Answered with a fence, or nil.
     Downgrade {
-        /// Who holds what.
+        /// The owner, and the keys that it holds.
         claims: Claims,
     },
     /// Withdraws a request, or ends the place that was kept for it; answered with
     /// the number of withdrawn requests.
     Cancel {
-        /// Who waits for what.
+        /// The owner, and the keys that it waits for.
         claims: Claims,
     },
     /// Withdraws a request and undoes its grant; answered with the reply to the
     /// undoing.
     CleanUp {
-        /// Who has asked for what.
+        /// The owner, and the keys that it has asked for.
         claims: Claims,
         /// How to undo a grant.
         undo: Undo,
@@ -101,7 +101,7 @@ impl Request {
         }
     }
 
-    /// Who asks, and for which keys; none for a heartbeat.
+    /// The owner and the keys; none for a heartbeat.
     pub fn claims(&self) -> Option<&Claims> {
         match self {
             Self::Acquire { claims, .. }
@@ -139,7 +139,7 @@ impl Request {
 /// How to undo the possible grant of a request that nobody waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Undo {
-    /// Nothing: it can only have been granted a hold that has guards.
+    /// Not at all: only a hold that has guards can have been granted.
     Nothing,
     /// The lock was free before.
     Release,
@@ -154,7 +154,7 @@ pub enum Reply {
     Fence(u64),
     /// The owner does not hold it.
     Nil,
-    /// The request waits.
+    /// The request is queued.
     Queued,
     /// The number of requests that were found.
     Count(u64),
@@ -216,7 +216,7 @@ pub struct Notice {
     pub fence: u64,
     /// The owner and the key.
     pub name: Name,
-    /// The connection that brought it.
+    /// The connection on which it arrived.
     pub connection: u64,
 }
 
@@ -241,9 +241,10 @@ impl Engine {
         if let Some(call) = self.call_in_turn(&notice.name) {
             self.notify_call(now, call, notice.connection, end);
         } else if notice.kind == NoticeKind::Grant && !self.is_known(notice) {
-            // If nobody waits for a grant, the lock would stay held for a lease.
+            // Otherwise a lock that was granted to nobody would stay held for a
+            // lease.
             if let Some(claims) = Claims::named(&notice.name) {
-                self.give_back(now, claims, LEASE_DEFAULT);
+                self.undo_unclaimed_grant(now, claims, LEASE_DEFAULT);
             }
         }
     }
@@ -261,13 +262,13 @@ impl Engine {
         let Some(work) = self.works.get_mut(&id) else {
             return;
         };
-        // It concerns a request of an earlier connection: the next request finds
-        // out.
+        // It is about a request of an earlier connection: the next request
+        // learns the outcome.
         if work.progress.asked_by != Some(connection) {
             return;
         }
         match (work.progress.stage, &mut work.task) {
-            (Stage::Queued(_), _) => self.tell(now, id, Input::Notified(end)),
+            (Stage::Queued(_), _) => self.advance_with(now, id, Input::Notified(end)),
             (Stage::Asked(_), Task::Call(call)) => call.early_notice = Some(end),
             _ => {}
         }
@@ -280,7 +281,7 @@ impl Engine {
         };
         let hold = claim.hold.and_then(|hold| self.holds.get(&hold));
         if let Some(hold) = hold {
-            return hold.is_called(notice.fence);
+            return hold.has_fence(notice.fence);
         }
         let first = claim.queue.front().and_then(|id| self.works.get(id));
         first.is_some_and(|work| match (&work.task, work.progress.stage) {
@@ -294,7 +295,7 @@ impl Engine {
         })
     }
 
-    /// The server no longer reports a loss, because it no longer has the key. It
+    /// The server no longer has the key, so it no longer reports a loss. It
     /// sends this for waiting requests and for holds.
     fn watch_is_over(&mut self, now: Instant, notice: &Notice) {
         let id = self.claims.get(&notice.name).and_then(|claim| claim.hold);
@@ -316,7 +317,7 @@ impl Engine {
         };
         claim.fence_lost = claim.fence_lost.max(notice.fence);
         let hold = claim.hold.and_then(|hold| self.holds.get(&hold));
-        if let Some(hold) = hold.filter(|hold| hold.is_called(notice.fence)) {
+        if let Some(hold) = hold.filter(|hold| hold.has_fence(notice.fence)) {
             self.lose(now, hold.proof.hold);
         }
     }

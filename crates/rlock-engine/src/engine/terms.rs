@@ -176,15 +176,15 @@ impl Terms {
     /// server have acknowledged it; 0 by default.
     ///
     /// A server that dies right after a grant may not have replicated it. The
-    /// replica that becomes the master then grants the lock again, under a larger
-    /// fence. With this setting nobody relies on such a grant: before the call
-    /// ends, the client asks the replicas with `WAIT`, for at most
-    /// `ClientBuilder::replication_timeout`. If too few answer, the client
+    /// replica that becomes the master then grants the lock again, under a
+    /// larger fence. This setting prevents that anybody relies on such a grant:
+    /// before the call ends, the client asks the replicas with `WAIT`, for at
+    /// most `ClientBuilder::replication_timeout`. If too few answer, the client
     /// releases what the call has taken, and the call fails with
     /// [`Error::NotReplicated`] without a retry. If the connection for `WAIT`
-    /// cannot be made within that time, the client also releases it, and the call
-    /// fails with [`Error::Unavailable`]. A wait with a limit may end later by
-    /// that time.
+    /// cannot be made within that time, the client also releases it, and the
+    /// call fails with [`Error::Unavailable`]. A wait with a limit may end
+    /// later by that time.
     ///
     /// A renewal that too few replicas acknowledge is retried. The lock is lost
     /// at the end of the last lease that enough replicas acknowledged. Holds
@@ -508,7 +508,7 @@ mod tests {
             assert!(first >= taken + terms.lease / 12, "{:?}", first - taken);
             assert!(first <= taken + terms.lease / 12 * 5);
             assert_eq!(due(first), first + terms.lease / 3);
-            // Even if it was late, and after an unscheduled one.
+            // Even after a late or an unscheduled renewal.
             let late = first + Duration::from_secs(1);
             assert_eq!(due(late), first + terms.lease / 3);
             let early = taken + ((first - taken) - Duration::from_secs(1));

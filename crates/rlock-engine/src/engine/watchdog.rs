@@ -47,7 +47,7 @@ const SPACING: Duration = Duration::from_micros(200);
 /// The pause before another check of a hold whose owner has work in progress.
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
 /// The pause before another check of a hold whose slot is moving.
-const ON_ITS_WAY: Duration = Duration::from_secs(1);
+const MOVING_PAUSE: Duration = Duration::from_secs(1);
 /// The shortest time after which a connection counts as silent.
 const SILENCE_MIN: Duration = Duration::from_millis(500);
 /// If the check itself ran this late, the process was starved. It waits the same
@@ -98,12 +98,12 @@ impl Engine {
     pub(super) fn check_at(&mut self, now: Instant, id: Id, due: Option<Instant>) {
         self.wait_no_more(id);
         let until = self.holds.get(&id).and_then(|hold| {
-            // Its guards may have seen its end first.
+            // Its guards may have noticed its end first.
             let is_news = !hold.is_reported && hold.proof.loss(now).is_some();
             hold.proof.valid_until().or(is_news.then_some(now))
         });
-        let alarm = until.map(|until| due.map_or(until, |due| until.min(due)).max(now));
-        self.set_alarm(id, alarm);
+        let due = until.map(|until| due.map_or(until, |due| until.min(due)).max(now));
+        self.set_timer(id, due);
     }
 
     pub(super) fn wait_for_end(&mut self, now: Instant, id: Id) {
@@ -112,7 +112,7 @@ impl Engine {
 
     pub(super) fn stop_renewing(&mut self, id: Id) {
         self.wait_no_more(id);
-        self.set_alarm(id, None);
+        self.set_timer(id, None);
     }
 
     fn wait_no_more(&mut self, id: Id) {
@@ -131,13 +131,13 @@ impl Engine {
             return;
         };
         let state = self.node_state(node);
-        let (connection, heard) = (state.connection, state.heard);
+        let (connection, last_answer) = (state.connection, state.last_answer);
         let (underway, at_once) = (state.renewals.underway, state.renewals.at_once());
         let is_busy = self.is_busy(id);
         let Some(hold) = self.holds.get_mut(&id) else {
             return;
         };
-        hold.alarm_was = hold.alarm.take();
+        hold.last_due = hold.timer_due.take();
         let (true, None, ConnectionState::Up { number, .. }) =
             (hold.proof.is_live(now), loss, connection)
         else {
@@ -148,13 +148,13 @@ impl Engine {
             return;
         };
         if let Some(sent) = hold.renewing {
-            let due = hold.alarm_was.unwrap_or(now);
+            let due = hold.last_due.unwrap_or(now);
             if now - due > STARVED {
                 return self.check_at(now, id, Some(now + STARVED));
             }
             // Replicas may be slow while the server is not, and they answer by
             // another connection.
-            if heard < sent && hold.terms.replicas == 0 {
+            if last_answer < sent && hold.terms.replicas == 0 {
                 self.actions
                     .push_back(Action::Retire { connection: number });
             }
@@ -182,7 +182,7 @@ impl Engine {
             let urgent = now + (hold.terms.lease / 12).min(left / 4);
             hold.urgent = Some(urgent);
             self.node_state(node).renewals.waiting.insert((urgent, id));
-            self.set_alarm(id, Some(urgent));
+            self.set_timer(id, Some(urgent));
         }
     }
 
@@ -249,7 +249,7 @@ impl Engine {
             Err(Fault::Moved(_))
                 if attaches && hold.terms.renewed && hold.terms.bound.is_none() =>
             {
-                hold.is_on_its_way = true;
+                hold.is_moving = true;
                 return self.renew_normally(now, id, sent);
             }
             result if attaches => {
@@ -340,20 +340,20 @@ impl Engine {
             lease,
             connection: sent.connection,
         };
-        if !self.prolong(now, id, grant) {
+        if !self.extend_validity(now, id, grant) {
             return false;
         }
         self.schedule_after(now, id, sent.sent, lease);
         if let Some(hold) = self.holds.get(&id) {
             let is_watched = self.connection(hold.node).is(hold.notices_by);
-            let soon = match hold.is_on_its_way {
-                true => Some(now + ON_ITS_WAY),
-                // It was extended before its check on a new connection, and its
-                // lease is fixed: nothing else asks for loss reports there.
+            let soon = match hold.is_moving {
+                true => Some(now + MOVING_PAUSE),
+                // A hold with a fixed lease was extended before its check on a
+                // new connection: nothing else asks for loss reports there.
                 false => (!hold.terms.renewed && !is_watched).then_some(now),
             };
             if let Some(soon) = soon {
-                let due = hold.alarm.map_or(soon, |alarm| alarm.min(soon));
+                let due = hold.timer_due.map_or(soon, |due| due.min(soon));
                 self.check_at(now, id, Some(due));
             }
         }
@@ -441,16 +441,16 @@ impl Engine {
         state.map_or(Instant::from_nanos(0), |state| state.known_good)
     }
 
-    /// A call with such a lease waits for a message from that server.
+    /// A call with this lease waits for a message from that server.
     pub(crate) fn lease_is_awaited(&mut self, now: Instant, node: Node, lease: Duration) {
         if count(&mut self.node_state(node).leases, lease) {
             self.keep_heartbeat(now, node);
         }
     }
 
-    /// A call with such a lease no longer waits.
+    /// A call with this lease no longer waits.
     pub(crate) fn lease_is_not_awaited(&mut self, node: Node, lease: Duration) {
-        uncount(&mut self.node_state(node).leases, lease);
+        remove_one(&mut self.node_state(node).leases, lease);
     }
 
     pub(super) fn grace_begins(&mut self, now: Instant, node: Node, grace: Duration) {
@@ -460,7 +460,7 @@ impl Engine {
     }
 
     pub(super) fn grace_ends(&mut self, node: Node, grace: Duration) {
-        uncount(&mut self.node_state(node).graces, grace);
+        remove_one(&mut self.node_state(node).graces, grace);
     }
 
     /// Sends a heartbeat if the last answer is too old.
@@ -508,14 +508,14 @@ impl Engine {
     }
 }
 
-/// Adds one occurrence of that length; whether it is shorter than all others.
+/// Adds one occurrence of `length`; true if it is shorter than all others.
 fn count(all: &mut BTreeMap<Duration, usize>, length: Duration) -> bool {
     let shortest = all.keys().next().copied();
     *all.entry(length).or_default() += 1;
     shortest.is_none_or(|shortest| length < shortest)
 }
 
-fn uncount(all: &mut BTreeMap<Duration, usize>, length: Duration) {
+fn remove_one(all: &mut BTreeMap<Duration, usize>, length: Duration) {
     if let Some(count) = all.get_mut(&length) {
         *count -= 1;
         if *count == 0 {
@@ -529,9 +529,9 @@ fn uncount(all: &mut BTreeMap<Duration, usize>, length: Duration) {
 pub(super) struct Extension {
     hold: Id,
     lease: Duration,
-    /// The new fence, if it is raised.
+    /// The new fence, if raised.
     raise: Option<u64>,
-    /// The new value, if there is one.
+    /// The new value, if any.
     value: Option<Value>,
     /// The lease to which renewals return if the server refuses.
     before: Option<Duration>,
@@ -628,14 +628,15 @@ impl Extension {
             let loss = loss.unwrap_or(Loss::LeaseEnded);
             return Next::End(Outcome::Failed(Error::Lost(loss)));
         };
-        // A caller that raises several fences need not ask where the largest was
-        // just granted.
+        // A caller that raises several fences has nothing to do at the server
+        // that granted the largest.
         let (is_raised, late) = match self.raise {
             Some(raise) => (hold.proof.fence() >= raise, self.lease / 20),
             None => (true, Duration::ZERO),
         };
-        let is_told = self.value.is_none();
-        if is_raised && is_told && hold.lease_end + late >= validity_end(now, self.lease) {
+        let publishes_nothing = self.value.is_none();
+        if is_raised && publishes_nothing && hold.lease_end + late >= validity_end(now, self.lease)
+        {
             return Next::End(Outcome::Done);
         }
         hold.raised = hold.raised.max(self.raise);

@@ -40,7 +40,7 @@ pub(super) enum Task {
     CleanUp(CleanUp),
 }
 
-/// The progress of a work, whatever its task.
+/// The progress of a work, for all kinds of tasks.
 #[derive(Debug)]
 pub(super) struct Progress {
     /// Its number, and the number of the caller's call if there is one.
@@ -54,7 +54,7 @@ pub(super) struct Progress {
     begun: Instant,
     /// When it must end; none for no limit.
     pub(super) deadline: Option<Instant>,
-    /// Whether it has had its turn.
+    /// Whether its turn has come.
     has_begun: bool,
     /// Failures so far.
     attempts: u32,
@@ -63,7 +63,7 @@ pub(super) struct Progress {
     /// A connection with a request that was never answered.
     pub(super) unanswered: Option<u64>,
     failure: Option<Box<Failure>>,
-    alarm: Option<Instant>,
+    timer_due: Option<Instant>,
     /// The lease of the request that waits in a server's queue.
     awaited: Option<(Node, Duration)>,
 }
@@ -148,7 +148,7 @@ impl Work {
             asked_by: None,
             unanswered: None,
             failure: None,
-            alarm: None,
+            timer_due: None,
             awaited: None,
         };
         Self { task, progress }
@@ -166,7 +166,7 @@ impl Work {
         cleans && !self.progress.is_awaited
     }
 
-    /// Whether the operations behind it wait for no more than a reply.
+    /// Whether the operations behind it only wait for a reply.
     fn is_short(&self) -> bool {
         let waits = matches!(self.progress.stage, Stage::Connection | Stage::Pause(_));
         !matches!(self.task, Task::Call(_)) && !waits
@@ -180,7 +180,7 @@ impl Work {
         }
     }
 
-    fn next_alarm(&self) -> Option<Instant> {
+    fn next_due(&self) -> Option<Instant> {
         let deadline = self.progress.deadline;
         match (self.progress.stage, &self.task) {
             (Stage::Turn | Stage::Connection, _) => deadline,
@@ -230,7 +230,7 @@ impl Context<'_> {
         let is_moved = matches!(fault, Fault::Moved(_)) && self.work.node != sent.node;
         match fault {
             Fault::Refused(error) => return Err(error),
-            Fault::Broken(failure) | Fault::Passing(failure) => {
+            Fault::Broken(failure) | Fault::Transient(failure) => {
                 self.work.failure = Some(failure.into());
             }
             Fault::Moved(error) => self.work.failure = Some(Box::new(error.into())),
@@ -262,26 +262,26 @@ impl Engine {
             claim.queue.push_back(progress.id);
         }
         self.node_state(progress.node).works.insert(progress.id);
-        self.go_on_with(now, Box::new(work), Next::Ask);
+        self.run_steps(now, Box::new(work), Next::Ask);
     }
 
     /// Continues a work that waits for its turn, a connection, or a pause.
     pub(super) fn advance(&mut self, now: Instant, id: Id) {
         if let Some(work) = self.works.remove(&id) {
-            self.go_on_with(now, work, Next::Ask);
+            self.run_steps(now, work, Next::Ask);
         }
     }
 
     /// Gives an event to a work.
-    pub(super) fn tell(&mut self, now: Instant, id: Id, input: Input) {
+    pub(super) fn advance_with(&mut self, now: Instant, id: Id, input: Input) {
         if let Some(mut work) = self.works.remove(&id) {
             let next = work.on(self, now, input);
-            self.go_on_with(now, work, next);
+            self.run_steps(now, work, next);
         }
     }
 
     /// Carries out the steps of a work until it has to wait or is over.
-    fn go_on_with(&mut self, now: Instant, mut work: Box<Work>, mut next: Next) {
+    fn run_steps(&mut self, now: Instant, mut work: Box<Work>, mut next: Next) {
         work.progress.stage = loop {
             let (id, node) = (work.progress.id, work.progress.node);
             next = match next {
@@ -323,14 +323,14 @@ impl Engine {
                 Next::End(outcome) => return self.end(*work, outcome),
             }
         };
-        let (id, alarm, awaited) = (work.progress.id, work.next_alarm(), work.lease());
-        let before = std::mem::replace(&mut work.progress.alarm, alarm);
+        let (id, due, awaited) = (work.progress.id, work.next_due(), work.lease());
+        let before = std::mem::replace(&mut work.progress.timer_due, due);
         let awaited_before = std::mem::replace(&mut work.progress.awaited, awaited);
         self.works.insert(id, work);
-        if before != alarm {
+        if before != due {
             let timer = |due| (due, Timer::Work(id));
             before.map(|before| self.timers.remove(&timer(before)));
-            self.timers.extend(alarm.map(timer));
+            self.timers.extend(due.map(timer));
         }
         if let Some((node, lease)) = awaited_before {
             self.lease_is_not_awaited(node, lease);
@@ -346,8 +346,8 @@ impl Engine {
         let id = progress.id;
         progress.resolve(self, outcome);
         self.node_state(progress.node).works.remove(&id);
-        if let Some(alarm) = progress.alarm {
-            self.timers.remove(&(alarm, Timer::Work(id)));
+        if let Some(due) = progress.timer_due {
+            self.timers.remove(&(due, Timer::Work(id)));
         }
         if let Some((node, lease)) = progress.awaited {
             self.lease_is_not_awaited(node, lease);
@@ -419,7 +419,7 @@ impl Engine {
         let work = self.works.get(&id);
         // If it was abandoned, clean-up waits behind this request.
         if work.is_some_and(|work| work.progress.stage == Stage::Asked(request)) {
-            self.tell(now, id, Input::Reply(sent, result));
+            self.advance_with(now, id, Input::Reply(sent, result));
         }
     }
 
@@ -427,11 +427,11 @@ impl Engine {
         let Some(work) = self.works.get_mut(&id) else {
             return;
         };
-        work.progress.alarm = None;
+        work.progress.timer_due = None;
         let is_over = work.progress.deadline.is_some_and(|last| last <= now);
         match work.progress.stage {
             Stage::Pause(_) if !is_over => self.advance(now, id),
-            _ => self.tell(now, id, Input::Due),
+            _ => self.advance_with(now, id, Input::Due),
         }
     }
 
@@ -439,12 +439,12 @@ impl Engine {
     pub(super) fn abandon(&mut self, now: Instant, id: Id) {
         if let Some(work) = self.works.get_mut(&id) {
             work.progress.is_awaited = false;
-            self.tell(now, id, Input::Abandoned);
+            self.advance_with(now, id, Input::Abandoned);
         }
     }
 
     /// Continues all works that wait for that connection, in order.
-    pub(super) fn go_on(&mut self, now: Instant, node: Node) {
+    pub(super) fn resume(&mut self, now: Instant, node: Node) {
         self.advance_all(now, node, |stage| stage == Stage::Connection);
     }
 
@@ -454,11 +454,11 @@ impl Engine {
         self.advance_all(now, node, |stage| matches!(stage, Stage::Queued(_)));
     }
 
-    fn advance_all(&mut self, now: Instant, node: Node, are_meant: impl Fn(Stage) -> bool) {
+    fn advance_all(&mut self, now: Instant, node: Node, is_selected: impl Fn(Stage) -> bool) {
         let works = self.works_at(node);
-        let meant = works.filter(|(_, work)| are_meant(work.progress.stage));
-        let meant: Vec<Id> = meant.map(|(id, _)| id).collect();
-        for id in meant {
+        let selected = works.filter(|(_, work)| is_selected(work.progress.stage));
+        let selected: Vec<Id> = selected.map(|(id, _)| id).collect();
+        for id in selected {
             self.advance(now, id);
         }
     }

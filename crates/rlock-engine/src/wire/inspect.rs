@@ -61,8 +61,8 @@ pub struct Info {
 pub struct Holder {
     /// Its name; bytes that are not UTF-8 are replaced.
     pub owner: String,
-    /// How often it entered, as the server counts. The clients of this crate
-    /// count re-entries themselves and show 1.
+    /// The number of its entries on the server. Clients of this crate count
+    /// re-entries themselves, and show 1.
     pub count: u64,
     /// The number of its permits; 1 for an exclusive holder, and for a shared
     /// holder that took none.
@@ -285,7 +285,7 @@ pub fn counters(reply: &Frame) -> Result<Counters, Error> {
             continue;
         };
         match value.parse() {
-            // The hash of a commit may consist of digits.
+            // A commit's hash may consist of digits only.
             Ok(number) if name != "commit" => {
                 counters.numbers.insert(name.to_owned(), number);
             }

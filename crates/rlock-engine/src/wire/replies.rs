@@ -1,6 +1,6 @@
 //! The meaning of a server's replies and messages.
 //!
-//! Only their form is known here, not the consequences.
+//! This module knows their form, not their consequences.
 
 use crate::engine::claims::{Claims, Name};
 use crate::engine::request::{Notice, NoticeKind, Reply, Request, Undo};
@@ -11,19 +11,19 @@ use crate::wire::resp::{Command, Frame};
 ///
 /// # Errors
 ///
-/// [`Fault::Moved`] and [`Fault::Passing`] if a command must be repeated,
+/// [`Fault::Moved`] and [`Fault::Transient`] if a command must be repeated,
 /// [`Fault::Refused`] otherwise.
 pub fn decode(request: &Request, replies: &[Frame]) -> Result<Reply, Fault> {
     for reply in replies {
         if let Frame::Error(error) = reply {
             let fault = Fault::from(error.clone());
-            if matches!(fault, Fault::Moved(_) | Fault::Passing(_)) {
+            if matches!(fault, Fault::Moved(_) | Fault::Transient(_)) {
                 return Err(fault);
             }
         }
     }
     match (request, replies.last().unwrap_or(&Frame::Nil)) {
-        // The request is withdrawn in any case.
+        // The request is always withdrawn.
         (Request::CleanUp { .. }, Frame::Error(_)) => Ok(Reply::Refused),
         // Each key counts separately: some are not locks.
         (Request::ReleaseEach { .. }, _) => Ok(Reply::Done),
@@ -81,7 +81,7 @@ fn is_count_of(claims: &Claims, reply: &Frame) -> bool {
 ///
 /// # Errors
 ///
-/// [`Error::Protocol`] if the reply does not say.
+/// [`Error::Protocol`] if the reply has no mode.
 pub fn is_cluster(hello: &Frame) -> Result<bool, Error> {
     let mode = hello.field("mode").and_then(Frame::as_bytes);
     let mode = mode.ok_or_else(|| Error::Protocol(format!("no field `mode` in {hello:?}")))?;
@@ -89,8 +89,8 @@ pub fn is_cluster(hello: &Frame) -> Result<bool, Error> {
 }
 
 /// Whether the server that sent this reply to
-/// [`hello`](crate::wire::requests::hello) is a master; false if the reply does
-/// not say.
+/// [`hello`](crate::wire::requests::hello) is a master; false if the reply has
+/// no role.
 pub fn is_master(hello: &Frame) -> bool {
     let role = hello.field("role").and_then(Frame::as_bytes);
     role == Some(b"master")
@@ -178,8 +178,7 @@ impl Identity {
     }
 
     /// Asks the server to close it. The reply is the number of closed
-    /// connections; 0 is as good as 1, because the connection is already closed
-    /// then.
+    /// connections. 0 is also a success: the connection was already closed.
     ///
     /// Both ID and address must match: after a restart or a failover, another
     /// client may have the same ID.
@@ -228,7 +227,10 @@ mod tests {
         assert!(decoded(Frame::Integer(-1)).is_err());
         assert!(decoded(Frame::Simple("OK".into())).is_err());
         assert!(matches!(decoded(error("ASK")), Err(Fault::Moved(_))));
-        assert!(matches!(decoded(error("READONLY")), Err(Fault::Passing(_))));
+        assert!(matches!(
+            decoded(error("READONLY")),
+            Err(Fault::Transient(_))
+        ));
         let denied = decoded(error("NOPERM"));
         assert!(matches!(denied, Err(Fault::Refused(Error::Denied(_)))));
     }

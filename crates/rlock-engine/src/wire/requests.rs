@@ -1,6 +1,6 @@
 //! The commands of the wire contract as bytes.
 //!
-//! Only their form is known here: not when they are sent, nor the consequences.
+//! This module knows their form, not when they are sent or what follows.
 
 use std::time::Duration;
 
@@ -12,9 +12,10 @@ use crate::wire::resp::Command;
 
 /// How long the server keeps the place of a request whose connection ends.
 ///
-/// This covers a connection attempt that takes the default response limit of 5 s,
-/// the pause after it, and one more attempt. It is not longer, because the places
-/// of a killed process count for `rlock.max-waiters` during this time.
+/// This covers a connection attempt that takes the default response limit of 5
+/// s, the pause after it, and one more attempt. It is not longer, because
+/// during this time the places of a killed process count for
+/// `rlock.max-waiters`.
 const KEPT_MAX: Duration = Duration::from_secs(10);
 
 /// The prefix of the channels of values.
@@ -118,10 +119,10 @@ fn each(request: &Request, channel: Option<&Channel>, mut send: impl FnMut(Comma
 
 /// `RLOCK.ACQUIRE` or `RLOCK.MACQUIRE`.
 ///
-/// It never has `REENTER`: entries are counted here, and the server sees one. So
-/// it changes nothing if it is repeated after a lost reply. A wait always has
-/// `KEEP`, so that it continues in its place after a lost connection. Nobody uses
-/// the place after the wait has ended.
+/// It never has `REENTER`: the client counts re-entries, and the server sees
+/// one entry. So a repetition after a lost reply changes nothing. A wait always
+/// has `KEEP`, so that it continues in its place after a lost connection.
+/// Nobody uses the place after the wait has ended.
 fn acquire(claims: &Claims, ask: Ask, lease: Duration, queueing: Queueing) -> Command {
     let mut acquire = if claims.is_single() {
         let mut command = command("RLOCK.ACQUIRE", claims);
@@ -138,7 +139,7 @@ fn acquire(claims: &Claims, ask: Ask, lease: Duration, queueing: Queueing) -> Co
     } else {
         several("RLOCK.MACQUIRE", claims, Some(lease))
     };
-    // On the wire a wait of 0 has no limit.
+    // `WAIT 0` has no limit.
     let (wait_ms, kept) = match queueing {
         Queueing::Try => return acquire,
         Queueing::AtMost(wait) => (millis(wait).max(1), wait.min(KEPT_MAX)),
@@ -193,12 +194,12 @@ pub fn renew_in_writing(request: &Request) -> Vec<Command> {
 /// `limit`; answered with the number of these replicas.
 pub fn wait(replicas: u16, limit: Duration) -> Command {
     let mut command = Command::new("WAIT");
-    // Zero would have no limit.
+    // `WAIT` with a limit of 0 would have no limit.
     command.number(replicas.into()).number(millis(limit).max(1));
     command
 }
 
-/// Releases all entries, because they are counted here; only under `fence`, if
+/// Releases all entries, because the client counts them; only under `fence`, if
 /// there is one.
 fn release(claims: &Claims, fence: Option<u64>) -> Command {
     let mut command = if claims.is_single() {

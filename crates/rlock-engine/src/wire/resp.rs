@@ -1,6 +1,6 @@
 //! RESP, versions 2 and 3: decodes replies and encodes commands.
 //!
-//! Only their form is known here, not their meaning.
+//! This module knows their form, not their meaning.
 
 use std::fmt;
 
@@ -10,8 +10,8 @@ use crate::error::ServerError;
 const LINE_MAX: usize = 64 * 1024;
 /// The longest string.
 const BULK_MAX: usize = 64 * 1024 * 1024;
-/// The largest number of bytes in a frame with everything in it. It limits the
-/// memory that an incomplete frame uses.
+/// The largest number of bytes in a frame, including its elements. It limits
+/// the memory of an incomplete frame.
 const FRAME_MAX: usize = 128 * 1024 * 1024;
 /// The largest number of elements in a frame, including those of inner lists; a
 /// pair in a map counts as two.
@@ -26,29 +26,30 @@ const BUFFER_KEPT: usize = 64 * 1024;
 pub enum Frame {
     /// Nothing; in RESP2 a null string or a null list.
     Nil,
-    /// Yes or no.
+    /// A boolean.
     Boolean(bool),
     /// A whole number.
     Integer(i64),
-    /// Any number, including NaN and infinity.
+    /// A floating-point number, including NaN and infinity.
     Double(f64),
     /// A status, such as `OK`. Bytes that are not UTF-8 are replaced.
     Simple(String),
     /// A string of bytes.
     Bulk(Vec<u8>),
-    /// A text for people, without the three letters that name its format.
+    /// A verbatim string, without the three letters that name its format.
     Verbatim(Vec<u8>),
-    /// The digits of a number that may be too large for [`Frame::Integer`].
+    /// The digits of a big number, which may be too large for
+    /// [`Frame::Integer`].
     BigNumber(String),
     /// The command failed. In a list: one of several commands failed.
     Error(ServerError),
     /// A list.
     Array(Vec<Self>),
-    /// A list without an order.
+    /// A set.
     Set(Vec<Self>),
-    /// Pairs, in the order of their arrival.
+    /// A map, in the order of arrival.
     Map(Vec<(Self, Self)>),
-    /// A message that no command asked for; never in another frame.
+    /// A push: a message that is no reply to a command; never in another frame.
     Push(Vec<Self>),
 }
 
@@ -101,10 +102,10 @@ pub struct Malformed(&'static str);
 
 /// Decodes frames from bytes, which may be split anywhere.
 ///
-/// Each byte is examined a bounded number of times, however the bytes arrive. A
-/// list's memory grows with its received elements, not with its announced length.
-/// A frame has at most 128 MiB and 1,048,576 elements, a string 64 MiB, and a
-/// line 64 KiB; lists are nested at most 8 deep.
+/// Each byte is examined a bounded number of times, in pieces of any size. A
+/// list's memory grows with its received elements, not with its announced
+/// length. A frame has at most 128 MiB and 1,048,576 elements, a string 64 MiB,
+/// and a line 64 KiB; lists are nested at most 8 deep.
 #[derive(Debug, Default)]
 pub struct Decoder {
     buffer: Vec<u8>,
@@ -193,7 +194,7 @@ impl Decoder {
                     None
                 }
             };
-            if let Some(frame) = self.enclose(whole) {
+            if let Some(frame) = self.nest(whole) {
                 (self.bytes, self.elements) = (0, 0);
                 return Ok(Some(frame));
             }
@@ -223,7 +224,7 @@ impl Decoder {
     /// Adds a complete frame to the list that it is in, and each list that is
     /// complete then to the list around it. Returns the outermost frame if it is
     /// complete.
-    fn enclose(&mut self, mut whole: Option<Frame>) -> Option<Frame> {
+    fn nest(&mut self, mut whole: Option<Frame>) -> Option<Frame> {
         loop {
             let Some(list) = self.open.last_mut() else {
                 return whole;
@@ -632,7 +633,7 @@ mod tests {
         assert_eq!(whole(&line(LINE_MAX)).len(), 1);
         assert_eq!(why(&line(LINE_MAX + 1)), "a line is too long");
         assert_eq!(decoded(&line(LINE_MAX + 1), 1000).0, []);
-        // A line that will be refused is not read to its end.
+        // A line that is too long is not read to its end.
         assert_eq!(why(&line(LINE_MAX + 1)[..LINE_MAX]), "a line is too long");
     }
 

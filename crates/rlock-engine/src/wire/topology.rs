@@ -1,5 +1,5 @@
-//! The master, according to a Redis Sentinel; and the slots of a cluster's
-//! servers, according to these.
+//! The master that a Redis Sentinel names, and the slots that a cluster's
+//! servers report.
 
 use crate::engine::node::SLOTS;
 use crate::error::{Failure, ServerError};
@@ -25,7 +25,7 @@ pub fn slots() -> Command {
     command
 }
 
-/// Asks how reliable the answer to [`slots`] is.
+/// Asks for the reliability of the answer to [`slots`].
 pub fn info() -> Command {
     let mut command = Command::new("CLUSTER");
     command.arg("INFO");
@@ -36,9 +36,9 @@ pub fn info() -> Command {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Standing {
     /// Whether it serves its slots. A server without contact to a majority does
-    /// not, and does not know what the other servers have agreed on.
+    /// not serve them, and does not know what the other servers have agreed on.
     pub is_ok: bool,
-    /// The newest epoch that it knows.
+    /// The largest epoch that it knows.
     epoch: u64,
 }
 
@@ -129,8 +129,9 @@ pub fn redirect(error: &ServerError) -> Option<Redirect> {
 /// The master that one Sentinel names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named {
-    /// The configuration epoch. Each failover has a larger one than those before
-    /// it: the largest counts. 0 if the Sentinel's user may not ask for it.
+    /// The configuration epoch. Each failover has a larger epoch than the
+    /// failovers before: the largest counts. 0 if the Sentinel's user may not
+    /// ask for it.
     pub epoch: u64,
     /// The host of the master.
     pub host: String,

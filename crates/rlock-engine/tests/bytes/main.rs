@@ -3,7 +3,7 @@
 //! whose slots move.
 //!
 //! `tests/simulation` tests only the decisions about locks, with more kinds of
-//! faults. This one also tests the layers between the decisions and the wire.
+//! faults. This test also covers the layers between the decisions and the wire.
 
 mod world;
 

@@ -24,7 +24,7 @@ use rlock_testkit::core::store::{Store, Stored};
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1000 * MS;
-/// When an end notices that the connection is gone although nobody closed it.
+/// When an end notices that the connection has vanished without being closed.
 const KEEPALIVE: u64 = 11 * SECOND;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long after its limit a call may end: replicas may have to answer after the
@@ -52,8 +52,8 @@ pub(crate) struct Seen {
     pub(crate) connections: u64,
     pub(crate) moves: u64,
     pub(crate) fail_overs: u64,
-    /// The changes that observers received, and how often some may have missed
-    /// one.
+    /// The changes that observers received, and how often a change may have
+    /// been missed.
     pub(crate) changes: u64,
     pub(crate) missed: u64,
 }
@@ -64,7 +64,7 @@ pub(crate) struct World {
     random: u64,
     last: u64,
     happened: u64,
-    agenda: BTreeMap<(u64, u64), Happening>,
+    schedule: BTreeMap<(u64, u64), WorldEvent>,
     /// `m` and `n`.
     servers: [Server; 2],
     /// The server that each Sentinel names, and its epoch.
@@ -124,12 +124,12 @@ struct Wire {
     /// The bytes that the other end has read.
     decoder: Decoder,
     is_cut: bool,
-    /// When the last bytes arrive at each end: nothing overtakes.
+    /// When the last bytes arrive at each end: later bytes arrive later.
     at_server: u64,
     at_client: u64,
 }
 
-enum Happening {
+enum WorldEvent {
     Opens(u64),
     Refused(u64),
     ToServer(u64, Vec<u8>),
@@ -189,7 +189,7 @@ impl World {
             random: seed,
             last: 0,
             happened: 0,
-            agenda: BTreeMap::new(),
+            schedule: BTreeMap::new(),
             servers: [Server::new(true), Server::new(kind == Kind::Cluster)],
             named: [(0, 1); 3],
             master: 0,
@@ -207,7 +207,7 @@ impl World {
     pub(crate) fn play(&mut self) {
         for client in 0..CLIENTS {
             let call = self.clients[client].endpoint.next_id();
-            self.tell(client, Event::Start { call });
+            self.send_event(client, Event::Start { call });
         }
         self.run_for(SECOND);
         for _ in 0..STEPS {
@@ -253,7 +253,7 @@ impl World {
             self.run_for(2 * SECOND);
         }
         self.run_for(2 * SECOND);
-        // All clients reach all keys, even those that have just moved.
+        // All clients reach all keys, even keys that have just moved.
         for client in 0..CLIENTS {
             if self.kind == Kind::Cluster {
                 self.moves();
@@ -324,7 +324,7 @@ impl World {
         };
         this.observers.insert(observer, it);
         let key = key.as_bytes().into();
-        self.tell(client, Event::Observe { observer, key });
+        self.send_event(client, Event::Observe { observer, key });
     }
 
     fn stops_observing(&mut self, client: usize) {
@@ -334,7 +334,7 @@ impl World {
         let observers = &mut self.clients[client].observers;
         if let Some(observer) = observers.keys().nth(which).copied() {
             observers.remove(&observer);
-            self.tell(client, Event::Unobserve { observer });
+            self.send_event(client, Event::Unobserve { observer });
         }
     }
 
@@ -356,7 +356,7 @@ impl World {
         it.leader = leader;
     }
 
-    /// When nothing happens any more, all observers know the leader.
+    /// Once no more faults happen, all observers know the leader.
     fn check_observers(&mut self) {
         let all = self.clients.iter().flat_map(|it| it.observers.values());
         for Observer { key, leader, .. } in all {
@@ -390,7 +390,7 @@ impl World {
                     self.clients[client].questions.insert(call);
                     let value = self.value();
                     let event = engine::Event::Proclaim { call, hold, value };
-                    return self.tell(client, Event::Call(event));
+                    return self.send_event(client, Event::Call(event));
                 }
                 let (next, event) = match self.below(2) {
                     0 => (Actor::Idle, engine::Event::Leave { hold, ask }),
@@ -401,7 +401,7 @@ impl World {
                     }
                 };
                 self.clients[client].actors[actor] = next;
-                self.tell(client, Event::Call(event));
+                self.send_event(client, Event::Call(event));
             }
             Actor::Asks(..) | Actor::Releases(_) => {}
         }
@@ -439,7 +439,7 @@ impl World {
             terms,
             queueing,
         };
-        self.tell(client, Event::Call(event));
+        self.send_event(client, Event::Call(event));
     }
 
     fn value(&mut self) -> Value {
@@ -453,7 +453,7 @@ impl World {
             *this
         {
             *this = Actor::Idle;
-            self.tell(client, Event::Call(engine::Event::Abandon { call }));
+            self.send_event(client, Event::Call(engine::Event::Abandon { call }));
         }
     }
 
@@ -475,10 +475,10 @@ impl World {
             changes: false,
             limit,
         };
-        self.tell(client, question);
+        self.send_event(client, question);
     }
 
-    fn tell(&mut self, client: usize, event: Event<'_>) {
+    fn send_event(&mut self, client: usize, event: Event<'_>) {
         let now = Instant::from_nanos(self.now);
         self.clients[client].endpoint.handle(now, event);
         while let Some(action) = self.clients[client].endpoint.poll_action() {
@@ -509,7 +509,7 @@ impl World {
                         false => self.below(20 * MS),
                     };
                     let sees = self.wires[&session].at_server.max(self.now) - self.now + late;
-                    self.later(sees, Happening::ServerSees(session));
+                    self.later(sees, WorldEvent::ServerSees(session));
                 }
             }
             Action::Resolve { call, outcome } => self.resolved(client, call, outcome),
@@ -584,8 +584,8 @@ impl World {
         match self.below(30) {
             // The server does not answer at all.
             0 if !self.is_ending => self.wires.get_mut(&session).unwrap().is_cut = true,
-            _ if is_down => self.later(late, Happening::Refused(session)),
-            _ => self.later(late, Happening::Opens(session)),
+            _ if is_down => self.later(late, WorldEvent::Refused(session)),
+            _ => self.later(late, WorldEvent::Opens(session)),
         }
     }
 
@@ -623,15 +623,15 @@ impl World {
             self.later(
                 time,
                 match is_up {
-                    true => Happening::ToServer(session, piece),
-                    false => Happening::ToClient(session, piece),
+                    true => WorldEvent::ToServer(session, piece),
+                    false => WorldEvent::ToClient(session, piece),
                 },
             );
         }
     }
 
     /// A client's connection ends: both ends see it, one of them, or none. A
-    /// client that does not see it must close it by itself.
+    /// client that does not see the end must close the connection by itself.
     fn cut(&mut self, client: usize) {
         let wires = self.wires.iter();
         let wires = wires.filter(|(_, wire)| wire.client == client && !wire.is_cut);
@@ -649,13 +649,13 @@ impl World {
         };
         if client_sees {
             let late = self.below(30 * MS);
-            self.later(late, Happening::ClientSees(session));
+            self.later(late, WorldEvent::ClientSees(session));
         }
         let late = match server_sees {
             true => self.below(30 * MS),
             false => KEEPALIVE,
         };
-        self.later(late, Happening::ServerSees(session));
+        self.later(late, WorldEvent::ServerSees(session));
     }
 
     fn fails_over(&mut self) {
@@ -675,9 +675,9 @@ impl World {
             self.ends(session);
         }
         let late = self.below(2 * SECOND);
-        self.later(late, Happening::Promoted(keys));
+        self.later(late, WorldEvent::Promoted(keys));
         let back = late + self.below(3 * SECOND);
-        self.later(back, Happening::Returns(old));
+        self.later(back, WorldEvent::Returns(old));
     }
 
     /// A connection ends at its server, and soon after at its client.
@@ -686,9 +686,9 @@ impl World {
         let wire = self.wires.get_mut(&session);
         if let Some(wire) = wire.filter(|wire| !wire.is_cut) {
             wire.is_cut = true;
-            self.later(soon, Happening::ClientSees(session));
+            self.later(soon, WorldEvent::ClientSees(session));
         }
-        self.later(0, Happening::ServerSees(session));
+        self.later(0, WorldEvent::ServerSees(session));
     }
 
     /// The server that has a slot.
@@ -724,10 +724,10 @@ impl World {
         for key in KEYS {
             if slot_of(key.as_bytes()) == slot {
                 let time = self.below(window);
-                self.later(time, Happening::KeyMoves(key));
+                self.later(time, WorldEvent::KeyMoves(key));
             }
         }
-        self.later(window, Happening::HasMoved);
+        self.later(window, WorldEvent::HasMoved);
     }
 
     fn key_moves(&mut self, key: &'static str) {
@@ -796,9 +796,9 @@ impl World {
         }
     }
 
-    fn happens(&mut self, happening: Happening) {
-        match happening {
-            Happening::Opens(session) => {
+    fn happens(&mut self, event: WorldEvent) {
+        match event {
+            WorldEvent::Opens(session) => {
                 let wire = &self.wires[&session];
                 let (client, connection, host) = (wire.client, wire.connection, wire.host);
                 if let Some(server) = self.servers.get_mut(host)
@@ -806,15 +806,15 @@ impl World {
                 {
                     server.sessions.insert(session, Session::default());
                 }
-                self.tell(client, Event::Opened { connection });
+                self.send_event(client, Event::Opened { connection });
             }
-            Happening::Refused(session) | Happening::ClientSees(session) => {
+            WorldEvent::Refused(session) | WorldEvent::ClientSees(session) => {
                 let Some(wire) = self.wires.get(&session) else {
                     return;
                 };
                 let (client, connection) = (wire.client, wire.connection);
                 let failure = Failure::Io("cut".to_owned());
-                self.tell(
+                self.send_event(
                     client,
                     Event::Ended {
                         connection,
@@ -822,7 +822,7 @@ impl World {
                     },
                 );
             }
-            Happening::ServerSees(session) => {
+            WorldEvent::ServerSees(session) => {
                 if let Some(wire) = self.wires.get_mut(&session) {
                     wire.is_cut = true;
                     let (host, now) = (wire.host, self.now);
@@ -833,15 +833,15 @@ impl World {
                     }
                 }
             }
-            Happening::ToServer(session, bytes) => self.arrives(session, &bytes),
-            Happening::ToClient(session, bytes) => {
+            WorldEvent::ToServer(session, bytes) => self.arrives(session, &bytes),
+            WorldEvent::ToClient(session, bytes) => {
                 let wire = &self.wires[&session];
                 if !wire.is_cut {
                     let (client, connection, bytes) = (wire.client, wire.connection, &*bytes);
-                    self.tell(client, Event::Received { connection, bytes });
+                    self.send_event(client, Event::Received { connection, bytes });
                 }
             }
-            Happening::Promoted(keys) => {
+            WorldEvent::Promoted(keys) => {
                 let new = 1 - self.master;
                 let now = self.now;
                 self.servers[new].set_time(now);
@@ -851,19 +851,19 @@ impl World {
                 // The last Sentinel is cut off from the others.
                 for sentinel in 0..2 {
                     let late = self.below(SECOND);
-                    self.later(late, Happening::Named(sentinel));
+                    self.later(late, WorldEvent::Named(sentinel));
                 }
             }
-            Happening::Returns(server) => {
+            WorldEvent::Returns(server) => {
                 self.servers[server].is_down = false;
                 self.is_failing = false;
             }
-            Happening::Named(sentinel) => {
+            WorldEvent::Named(sentinel) => {
                 let epoch = self.named[sentinel].1 + 1;
                 self.named[sentinel] = (self.master, epoch);
             }
-            Happening::KeyMoves(key) => self.key_moves(key),
-            Happening::HasMoved => self.has_moved(),
+            WorldEvent::KeyMoves(key) => self.key_moves(key),
+            WorldEvent::HasMoved => self.has_moved(),
         }
     }
 
@@ -984,15 +984,15 @@ impl World {
         format!("*{count}\r\n{all}{elsewhere}")
     }
 
-    fn later(&mut self, time: u64, happening: Happening) {
+    fn later(&mut self, time: u64, event: WorldEvent) {
         self.last += 1;
-        self.agenda.insert((self.now + time, self.last), happening);
+        self.schedule.insert((self.now + time, self.last), event);
     }
 
     fn run_for(&mut self, time: u64) {
         let end = self.now + time;
         loop {
-            let next = self.agenda.first_key_value().map(|(at, _)| at.0);
+            let next = self.schedule.first_key_value().map(|(at, _)| at.0);
             let ticks = self.clients.iter().enumerate();
             let ticks = ticks
                 .filter_map(|(it, client)| Some((client.endpoint.next_deadline()?.nanos(), it)));
@@ -1014,11 +1014,11 @@ impl World {
                 (self.now, next, tick, server)
             );
             if next == Some(first) {
-                if let Some((_, happening)) = self.agenda.pop_first() {
-                    self.happens(happening);
+                if let Some((_, event)) = self.schedule.pop_first() {
+                    self.happens(event);
                 }
             } else if let Some((_, client)) = tick.filter(|(at, _)| *at == first) {
-                self.tell(client, Event::Tick);
+                self.send_event(client, Event::Tick);
             } else if let Some((_, server)) = server {
                 let now = self.now;
                 self.servers[server].set_time(now);

@@ -101,7 +101,7 @@ fn a_failing_server_takes_no_other_servers_turn() {
     it.ends(2);
     let did = it.did();
     assert_eq!(did[1..], ["connect 3 to n:7"], "{did:?}");
-    // The first is retried while the second takes its time.
+    // The first is retried while the second is still being tried.
     for _ in 0..4 {
         it.passes(600);
         let last = it.connections();
@@ -155,7 +155,7 @@ fn a_moved_key_is_requested_at_its_new_server() {
         actions.contains(&"call 3: granted 5".to_owned()),
         "{actions:?}"
     );
-    // Now the addresses of all the others are in doubt too.
+    // Now the addresses of all other servers may be outdated too.
     it.passes(1000);
     let actions = it.actions();
     assert!(
@@ -172,7 +172,7 @@ fn a_question_follows_its_key() {
     it.passes(20);
     it.ends(4);
     it.actions();
-    // Nobody is left there; the others know who has its slots.
+    // That server is gone; the others know which server has its slots.
     it.passes(1000);
     it.receives(2, slots(&[(0, 16383, "m")]) + &info("ok", 2));
     let actions = it.actions();
@@ -197,7 +197,8 @@ fn a_release_follows_a_moving_slot() {
     assert_eq!(it.actions(), ["close 4", "call 3: done"]);
 }
 
-/// It would bind the hold to its connection, and end with that.
+/// Such a renewal would bind the hold to its connection, and the hold would end
+/// with it.
 #[test]
 fn a_renewal_of_a_bound_hold_does_not_follow_a_moving_slot() {
     let mut it = connected();
@@ -291,7 +292,8 @@ fn a_late_answer_about_slots_does_not_answer_the_next_question() {
     it.greeted(2);
     it.answers(2, "RLOCK.HELP", "*0\r\n");
     it.passes(5000);
-    // It sends the first half in time, and nobody else sends anything.
+    // The server sends the first half in time, and no other server sends
+    // anything.
     it.receives(2, two());
     it.passes(1000);
     for number in 3..=5 {

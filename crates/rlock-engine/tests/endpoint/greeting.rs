@@ -88,7 +88,7 @@ fn a_connection_closes_its_predecessors() {
         actions.contains("2 CLIENT KILL ID 1 ADDR a:1; 2 SUBSCRIBE"),
         "{actions}"
     );
-    // That connection was never used, so nobody has to close it.
+    // That connection was never used, so it need not be closed.
     it.ends(2);
     it.passes(40);
     it.greeted(3);
@@ -164,7 +164,7 @@ fn ended_connections_leave_nothing() {
         it.passes(1000);
         it.ends(number);
     }
-    // There is one alarm for the next attempt, and none for earlier ones.
+    // Only one timer is set, for the next attempt.
     it.passes(1000);
     let limit = it.endpoint.next_deadline().unwrap() - it.now();
     assert!(limit > Duration::from_millis(RESPONSE - 1000), "{limit:?}");

@@ -351,7 +351,7 @@ fn replies_stay_with_their_requests_whatever_ends_a_subscription() {
     }
 }
 
-/// A server that loads its data refuses each of them, repeatedly.
+/// A server that loads its data refuses each watch, repeatedly.
 #[test]
 fn any_number_of_observers_can_wait_for_a_retry() {
     let cost_of_each = |count: u32| {
@@ -359,7 +359,7 @@ fn any_number_of_observers_can_wait_for_a_retry() {
         (0..count).for_each(|key| it.observes(&format!("k{key}")));
         for _ in 0..count {
             it.receives(1, subscribed() + "-LOADING busy\r\n");
-            // Each of them is retried at another time.
+            // Each watch is retried at a different time.
             it.passes_nanos(1);
         }
         let begun = std::time::Instant::now();

@@ -1,4 +1,4 @@
-//! Which failures to connect the user should know.
+//! Which failures to connect the user should see.
 
 use crate::played::Played;
 

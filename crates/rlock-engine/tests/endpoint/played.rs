@@ -1,4 +1,4 @@
-//! An endpoint; the test plays its servers and its clock.
+//! An endpoint whose servers and clock the test simulates.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub(crate) struct Played {
     observers: Vec<Id>,
     pub(crate) proofs: Vec<Arc<Proof>>,
     actions: Vec<String>,
-    /// The failures that the user should know.
+    /// The failures that the user should see.
     news: Vec<String>,
 }
 
@@ -80,12 +80,12 @@ impl Played {
         std::mem::take(&mut self.actions)
     }
 
-    /// The failures since the last call that the user should know.
+    /// The failures since the last call that the user should see.
     pub(crate) fn news(&mut self) -> Vec<String> {
         std::mem::take(&mut self.news)
     }
 
-    /// The same without the commands that were sent.
+    /// The actions since the last call, without the commands that were sent.
     pub(crate) fn did(&mut self) -> Vec<String> {
         let actions = self.actions().into_iter();
         actions
@@ -217,7 +217,7 @@ impl Played {
         });
     }
 
-    /// Opens a connection, whose greeting is answered without any refusal.
+    /// Opens a connection, and answers its greeting without any refusal.
     pub(crate) fn greeted(&mut self, number: usize) {
         self.greeted_but(number, "nothing", "");
     }
@@ -247,7 +247,7 @@ impl Played {
         self.receives(number, reply);
     }
 
-    /// Lets time pass; alarms ring in time.
+    /// Lets time pass; each timer fires when it is due.
     pub(crate) fn passes(&mut self, ms: u64) {
         self.passes_nanos(ms * 1_000_000);
     }

@@ -66,8 +66,8 @@ fn each_of_several_keys_is_released_until_answered() {
     assert_eq!(it.did(), [refused]);
 }
 
-/// The server may still have it, bound to a connection and with its grace. Asking
-/// again would leave it bound, whatever the terms are now.
+/// The server may still have the hold, bound to a connection with its grace. A
+/// new request would leave it bound, even with other terms.
 #[test]
 fn a_hold_lost_by_the_clock_is_released_before_its_owner_asks_again() {
     let mut it = Played::connected();

@@ -19,12 +19,12 @@ pub(crate) struct Actor {
 pub(crate) struct Guard {
     pub(crate) proof: Arc<Proof>,
     pub(crate) ask: Ask,
-    /// Whether it may be valid here although the server has ended it: somebody
-    /// took the lock away or set the clock.
-    pub(crate) is_taken_away: bool,
+    /// Whether it may be valid here although the server has ended it: an
+    /// operator has ended it or set the clock.
+    pub(crate) is_ended_by_operator: bool,
     /// The lease of its requests, as far as it is known.
     pub(crate) lease: Duration,
-    /// When its loss could last be reported, or could not be.
+    /// When its loss could last be reported, or must not be.
     pub(crate) watched: u64,
 }
 
@@ -35,7 +35,8 @@ pub(crate) struct Calling {
     pub(crate) begun: u64,
     /// The deadline for an outcome, by the clock of the world.
     pub(crate) latest: Option<u64>,
-    /// The server and the connection that it needs, if it waits for nobody.
+    /// The server and the connection that it needs if it waits for no other
+    /// owner.
     pub(crate) quick: Option<(usize, u64)>,
     pub(crate) place: usize,
     pub(crate) owner: String,
@@ -52,7 +53,7 @@ pub(crate) struct Kept {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum What {
     Lock(Ask, Duration),
-    /// The task gives up its guard for it.
+    /// The call takes over the task's guard.
     Upgrade,
     /// Until when the server must keep the lock.
     Release(Option<Instant>),

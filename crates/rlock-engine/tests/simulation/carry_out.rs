@@ -24,7 +24,7 @@ impl Server {
         request: &Request,
     ) -> Result<Reply, Fault> {
         if now < self.refuses_until && !matches!(request, Request::Ping) {
-            return Err(Fault::Passing(failure("NOREPLICAS")));
+            return Err(Fault::Transient(failure("NOREPLICAS")));
         }
         let reply = match request {
             Request::Acquire { claims, .. } => self.acquire(session, claims, request),

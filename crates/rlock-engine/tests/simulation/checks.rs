@@ -7,10 +7,10 @@ use rlock_engine::engine::terms::Ask;
 use crate::actor::{Calling, Guard, Kept};
 use crate::cluster::{SLOTS, place};
 use crate::server::name;
-use crate::world::{MS, World, everybody, nanos};
+use crate::world::{MS, World, all_actors, nanos};
 
-/// A call that waits for nobody has its outcome after this time: its request and
-/// the reply travel for at most two seconds each.
+/// A call that waits for no other owner has its outcome after this time: its
+/// request and the reply travel for at most two seconds each.
 const QUICK: u64 = 4_100 * MS;
 /// How often the watches of all holds are checked.
 const CHECK_INTERVAL: u64 = 20 * MS;
@@ -36,7 +36,7 @@ impl World {
                 if is_late {
                     return Err(format!("no outcome in time for {calling:?}"));
                 }
-                if self.now > calling.begun + QUICK && self.has_no_obstacle(number, calling) {
+                if self.now > calling.begun + QUICK && self.is_undisturbed(number, calling) {
                     return Err(format!("others have delayed {calling:?}"));
                 }
             }
@@ -44,9 +44,9 @@ impl World {
         Ok(())
     }
 
-    /// Whether a call had nothing to wait for, and nothing has happened to the
+    /// Whether a call had nothing to wait for, and no fault has affected the
     /// connection, the server and the slot that it needs.
-    fn has_no_obstacle(&self, client: usize, calling: &Calling) -> bool {
+    fn is_undisturbed(&self, client: usize, calling: &Calling) -> bool {
         let Some((server, number)) = calling.quick else {
             return false;
         };
@@ -56,7 +56,7 @@ impl World {
         let place = &self.places[calling.place];
         let is_settled = place.moving.is_none() && place.since < calling.begun;
         let is_there = !there.is_down(self.now) && there.refuses_until < calling.begun;
-        // It may need replicas, which are asked on a separate connection.
+        // It may need replicas, which the client asks on a separate connection.
         let is_separate_up = client.silent_until.max(client.refused_until) < calling.begun;
         is_linked
             && is_settled
@@ -82,7 +82,7 @@ impl World {
         Ok(())
     }
 
-    /// A kept lock is there, unless somebody took it away.
+    /// A kept lock is still held, unless an operator has ended it.
     fn check_kept(&mut self) -> Result<(), String> {
         let now = self.instant();
         self.kept.retain(|kept| now < kept.until);
@@ -102,8 +102,8 @@ impl World {
 
     /// No two valid guards exclude each other, and fences grow. There is one
     /// exception: a replica that became the master may not have known a grant.
-    /// That grant may be valid until the old master's lease ends, beside a grant
-    /// with a larger fence.
+    /// That grant may stay valid until its lease ends, while a grant with a
+    /// larger fence is valid too.
     fn check_guards(&mut self) -> Result<(), String> {
         let now = self.instant();
         let mut held: Vec<&Guard> = Vec::new();
@@ -114,7 +114,7 @@ impl World {
                 .filter_map(|actor| actor.guard.as_ref())
             {
                 let is_uncertain = client.is_unsure && client.has_undone && is_kept(&guard.proof);
-                if !guard.is_taken_away && !is_uncertain && guard.proof.is_live(now) {
+                if !guard.is_ended_by_operator && !is_uncertain && guard.proof.is_live(now) {
                     held.push(guard);
                 }
             }
@@ -155,17 +155,17 @@ impl World {
         Ok(())
     }
 
-    /// A hold is watched at its server after its next renewal. That comes within
-    /// a third of its lease and a twelfth, unless its client is prevented from
-    /// sending it.
+    /// A hold is watched at its server after its next renewal. The renewal
+    /// comes within five twelfths of its lease, unless its client is prevented
+    /// from sending it.
     ///
-    /// Call it before anything happens: then the current state is at most as old
+    /// Call it before the next event: then the current state is at most as old
     /// as the last check.
     pub(crate) fn check_watches(&mut self) -> Result<(), String> {
         if self.now < self.checked_at + CHECK_INTERVAL {
             return Ok(());
         }
-        for (client, actor) in everybody() {
+        for (client, actor) in all_actors() {
             let Some(guard) = &self.clients[client].actors[actor].guard else {
                 continue;
             };
@@ -193,11 +193,11 @@ impl World {
         let Some(link) = this.links.get(&node.0).filter(|link| link.server == server) else {
             return true;
         };
-        let is_out = guard.is_taken_away
+        let is_out = guard.is_ended_by_operator
             || !guard.proof.is_live(self.instant())
             || (this.is_unsure && is_kept(&guard.proof));
         // A request of an earlier connection may move the watch there.
-        let is_hindered = link.is_cut
+        let is_prevented = link.is_cut
             || !link.is_predecessor_gone
             || there.is_down(self.checked_at)
             || self.checked_at < there.refuses_until
@@ -209,7 +209,7 @@ impl World {
         let mut calls = this.actors.iter().filter_map(|it| it.call.as_ref());
         let is_busy = this.asked.values().any(|by| *by == link.number) || calls.any(is_of);
         let is_notified = there.watcher(&name(claims)) == Some(link.session);
-        is_out || is_hindered || is_busy || is_notified
+        is_out || is_prevented || is_busy || is_notified
     }
 
     /// What a call for a lock needs for a quick answer: the server and the

@@ -11,8 +11,8 @@ use rlock_engine::error::Fault;
 
 use crate::actor::Actor;
 use crate::cluster::View;
-use crate::fail_over::Keys;
-use crate::operation::{ACTORS, Fall};
+use crate::failover::Keys;
+use crate::operation::{ACTORS, Outage};
 use crate::server::Message;
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
@@ -26,20 +26,20 @@ pub(crate) struct Client {
     pub(crate) is_closed: bool,
     /// Whether a request of an earlier connection may still be carried out.
     pub(crate) is_unsure: bool,
-    /// Whether one of its requests did not name its hold: it may end or share a
-    /// later hold of the same owner.
+    /// Whether one of its requests did not name its hold by the fence: the
+    /// request may end or share a later hold of the same owner.
     pub(crate) has_undone: bool,
     /// By the numbers of their nodes.
     pub(crate) links: BTreeMap<u16, Link>,
     /// The number of connections so far.
     pub(crate) opened: u64,
-    /// The requests without an answer, with their connections.
+    /// The unanswered requests, with their connections.
     pub(crate) asked: BTreeMap<Id, u64>,
     pub(crate) slow_until: u64,
     /// The connections that have asked a server for a moving slot, once each.
     pub(crate) asking: BTreeSet<u64>,
-    /// The server's ID of the connections for replicas, by server; until when
-    /// they are silent, unnoticed; and until when new ones are refused.
+    /// The connections for replicas: their IDs, by server; until when they are
+    /// silent without notice; and until when new ones are refused.
     pub(crate) separate: BTreeMap<usize, u64>,
     pub(crate) silent_until: u64,
     pub(crate) refused_until: u64,
@@ -71,17 +71,17 @@ pub(crate) struct Link {
     pub(crate) place: usize,
     /// Whether no earlier one is still open there.
     pub(crate) is_predecessor_gone: bool,
-    /// Nothing arrives by it any more.
+    /// Nothing arrives by it from now on.
     pub(crate) is_cut: bool,
     /// The client has seen its end, or has closed it.
     pub(crate) is_given_up: bool,
-    /// When the last message arrives at each end: nothing overtakes.
+    /// When the last message arrives at each end: later messages arrive later.
     pub(crate) at_server: u64,
     pub(crate) at_client: u64,
 }
 
 /// An event at some time.
-pub(crate) enum Happening {
+pub(crate) enum WorldEvent {
     /// A request arrives at the server.
     Asked {
         server: usize,
@@ -117,7 +117,7 @@ pub(crate) enum Happening {
     },
     /// It asks a server for the routes, and gets them.
     AsksForRoutes,
-    HearsOfRoutes {
+    LearnsRoutes {
         view: View,
     },
     /// It may ask again.
@@ -140,9 +140,9 @@ pub(crate) enum Happening {
         server: usize,
     },
     /// A master ends, and its replica takes its place.
-    Falls {
+    Fails {
         shard: usize,
-        fall: Fall,
+        outage: Outage,
         back: u64,
         copy: Keys,
     },
@@ -155,7 +155,7 @@ pub(crate) enum Happening {
     },
 }
 
-impl Happening {
+impl WorldEvent {
     /// Whether it waits while the client's process is paused.
     pub(crate) fn is_at_client(&self) -> bool {
         matches!(
@@ -166,7 +166,7 @@ impl Happening {
                 | Self::Breaks { .. }
                 | Self::Connects { .. }
                 | Self::AsksForRoutes
-                | Self::HearsOfRoutes { .. }
+                | Self::LearnsRoutes { .. }
                 | Self::MayAsk
                 | Self::Named
         )

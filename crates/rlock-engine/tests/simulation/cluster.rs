@@ -7,13 +7,14 @@ use rlock_engine::engine::request::{Reply, Request};
 use rlock_engine::error::Fault;
 
 use crate::carry_out::claims_of;
-use crate::client::Happening;
+use crate::client::WorldEvent;
 use crate::operation::KEYS;
 use crate::server::{Server, failure};
 use crate::world::{SECOND, World};
 use rlock_testkit::core::messages;
 
-/// One server, known as such; or two servers with half of the slots each.
+/// One server, and the client knows that; or two servers with half of the slots
+/// each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     One,
@@ -29,7 +30,7 @@ pub(crate) struct Shard {
     pub(crate) is_failing: bool,
     /// The earliest next failover: a client that sees neither of two changes
     /// cannot know that the server forgot its messages.
-    pub(crate) steady_from: u64,
+    pub(crate) next_failover: u64,
 }
 
 /// A slot. The first two are the slots of the keys; the others stand for the many
@@ -39,7 +40,7 @@ pub(crate) struct Place {
     pub(crate) shard: usize,
     /// The target, while it is moving.
     pub(crate) moving: Option<usize>,
-    /// Since when it has been there.
+    /// When it arrived there.
     pub(crate) since: u64,
 }
 
@@ -146,7 +147,7 @@ impl World {
         if self.kind == Kind::One {
             return match this.is_master {
                 true => carry_out(&mut self.servers[server]),
-                false => Answer::Reply(Err(Fault::Passing(failure("READONLY")))),
+                false => Answer::Reply(Err(Fault::Transient(failure("READONLY")))),
             };
         }
         let place = place(claims.slot());
@@ -166,7 +167,7 @@ impl World {
         match to {
             Some(to) if there == 0 => Answer::Ask(to),
             Some(_) if there < claims.count() => {
-                Answer::Reply(Err(Fault::Passing(failure("TRYAGAIN"))))
+                Answer::Reply(Err(Fault::Transient(failure("TRYAGAIN"))))
             }
             _ => carry_out(&mut self.servers[server]),
         }
@@ -185,12 +186,12 @@ impl World {
         for (key, name) in KEYS.into_iter().enumerate() {
             if window > 0 && place_of(name) == place {
                 let time = self.below(window);
-                self.later(time, 0, Happening::KeyMoves { key });
+                self.later(time, 0, WorldEvent::KeyMoves { key });
             }
         }
         match window {
             0 => self.has_moved(place),
-            _ => self.later(window, 0, Happening::HasMoved { place }),
+            _ => self.later(window, 0, WorldEvent::HasMoved { place }),
         }
     }
 
@@ -216,7 +217,7 @@ impl World {
         if let Some(stored) = stored {
             target.store.keys.insert(row, stored);
         }
-        self.tells(|| format!("  `{key}` moves from {from} to {to}"));
+        self.log(|| format!("  `{key}` moves from {from} to {to}"));
         self.has_acted(from);
         self.has_acted(to);
     }
@@ -261,7 +262,7 @@ impl World {
         };
         self.moves += 1;
         let (from, to) = (self.shards[from].master, self.shards[to].master);
-        self.tells(|| format!("  slot {} has moved from {from} to {to}", SLOTS[place]));
+        self.log(|| format!("  slot {} has moved from {from} to {to}", SLOTS[place]));
         for server in [from, to] {
             self.servers[server].view[place] = to;
         }
@@ -269,11 +270,11 @@ impl World {
         self.channels_are_gone(from, place);
     }
 
-    /// Servers that took no part in a change learn of it some seconds later.
+    /// Servers that were not part of a change learn of it some seconds later.
     pub(crate) fn others_learn(&mut self) {
         for server in 0..self.servers.len() {
             let late = self.below(3 * SECOND);
-            self.later(late, 0, Happening::Learns { server });
+            self.later(late, 0, WorldEvent::Learns { server });
         }
     }
 
@@ -293,8 +294,8 @@ impl World {
             link.is_cut = true;
             let (number, session) = (link.number, link.session);
             let soon = self.delay();
-            self.later(soon, client, Happening::Breaks { link: number });
-            self.later(soon, client, Happening::Closes { session });
+            self.later(soon, client, WorldEvent::Breaks { link: number });
+            self.later(soon, client, WorldEvent::Closes { session });
         }
     }
 }

@@ -4,7 +4,7 @@ use rlock_engine::engine::Event;
 
 use crate::cluster::{name, place_of};
 use crate::operation::{KEYS, Operation};
-use crate::world::{World, everybody, nanos};
+use crate::world::{World, all_actors, nanos};
 
 impl World {
     pub(crate) fn interferes(&mut self, operation: Operation) {
@@ -21,7 +21,7 @@ impl World {
                     }
                 }
             }
-            Operation::Dawdle { client, time } => {
+            Operation::ReadLate { client, time } => {
                 let client = &mut self.clients[client];
                 client.slow_until = client.slow_until.max(self.now + nanos(time));
                 let until = client.slow_until;
@@ -33,7 +33,7 @@ impl World {
             }
             Operation::Close { client } => self.closes(client),
             Operation::LeaveAll { client } if !self.is_stopped(client) => {
-                self.tell(client, Event::LeaveAll);
+                self.send_event(client, Event::LeaveAll);
             }
             Operation::Refuse { shard, time } => {
                 let master = self.shards[shard % self.shards.len()].master;
@@ -67,12 +67,12 @@ impl World {
             }
             Operation::FailOver {
                 shard,
-                fall,
+                outage,
                 lag,
                 back,
             } => {
                 let shard = shard % self.shards.len();
-                self.fails_over(shard, fall, nanos(lag), nanos(back));
+                self.fails_over(shard, outage, nanos(lag), nanos(back));
             }
             _ => {}
         }
@@ -114,9 +114,9 @@ impl World {
         self.may_leave |= self.shards.iter().any(|shard| shard.is_failing);
         self.interfered = self.now;
         self.disturbs_what_is_kept();
-        for (client, actor) in everybody() {
+        for (client, actor) in all_actors() {
             if let Some(guard) = &mut self.clients[client].actors[actor].guard {
-                guard.is_taken_away = true;
+                guard.is_ended_by_operator = true;
             }
         }
     }

@@ -10,7 +10,7 @@ use rlock_engine::engine::terms::{Ask, Queueing, Terms};
 use rlock_engine::engine::{Action, Engine, Event, Id};
 use rlock_engine::error::Fault;
 
-use crate::client::{Happening, Link, REPLICATION};
+use crate::client::{Link, REPLICATION, WorldEvent};
 use crate::cluster::{Kind, SLOTS};
 use crate::operation::{Cut, Separate};
 use crate::server::failure;
@@ -28,9 +28,9 @@ impl World {
         self.clients[client].is_closed = true;
         for link in std::mem::take(&mut self.clients[client].links).into_values() {
             let session = link.session;
-            self.later(0, client, Happening::Closes { session });
+            self.later(0, client, WorldEvent::Closes { session });
         }
-        self.tell(client, Event::Closed);
+        self.send_event(client, Event::Closed);
     }
 
     /// All connections of a client, or only the one to a master.
@@ -57,13 +57,13 @@ impl World {
             Cut::Plain | Cut::Unseen => self.below(20 * MS),
             Cut::HalfOpen | Cut::Silent => KEEPALIVE,
         };
-        self.later(seen, client, Happening::Closes { session });
+        self.later(seen, client, WorldEvent::Closes { session });
         if matches!(how, Cut::Silent | Cut::Unseen) {
             for id in self.clients[client].asked_by(number) {
-                self.later(RESPONSE_LIMIT, client, Happening::Unanswered { id });
+                self.later(RESPONSE_LIMIT, client, WorldEvent::Unanswered { id });
             }
         } else {
-            self.later(soon, client, Happening::Breaks { link });
+            self.later(soon, client, WorldEvent::Breaks { link });
         }
     }
 
@@ -99,16 +99,16 @@ impl World {
     }
 
     fn has_not_connected(&mut self, client: usize, node: Node) {
-        self.tells(|| format!("  client {client}: no connection to {node:?}"));
+        self.log(|| format!("  client {client}: no connection to {node:?}"));
         if self.kind == Kind::Cluster {
             self.refreshes_routes(client);
         }
         if self.places_at(client, node).is_empty() {
             let is_left = true;
-            return self.tell(client, Event::ConnectionDown { node, is_left });
+            return self.send_event(client, Event::ConnectionDown { node, is_left });
         }
         let pause = 5 * MS + self.below(300 * MS);
-        self.later(pause, client, Happening::Connects { node });
+        self.later(pause, client, WorldEvent::Connects { node });
     }
 
     fn is_connected(&mut self, client: usize, node: Node, server: usize, place: usize) {
@@ -152,7 +152,7 @@ impl World {
             connection: number,
             is_predecessor_gone,
         };
-        self.tell(client, up);
+        self.send_event(client, up);
     }
 
     pub(crate) fn breaks(&mut self, client: usize, number: u64) {
@@ -164,10 +164,10 @@ impl World {
         let (session, server) = (link.session, link.server);
         if !std::mem::replace(&mut link.is_cut, true) {
             // The server may not see that the client has closed it.
-            self.later(KEEPALIVE, client, Happening::Closes { session });
+            self.later(KEEPALIVE, client, WorldEvent::Closes { session });
         }
-        // Some callers see it first; others see it later, or read a reply that
-        // was already there.
+        // Some callers see it first. Others see it later, or read a reply that
+        // had already arrived.
         let read = self.delay_replies(client, number);
         for id in self.clients[client].asked_by(number) {
             if self.below(2) == 0 && !read.contains(&id) {
@@ -178,20 +178,20 @@ impl World {
         self.clients[client].links.remove(&node.0);
         if let Some(session) = self.clients[client].separate.remove(&server) {
             let soon = self.below(20 * MS);
-            self.later(soon, client, Happening::Closes { session });
+            self.later(soon, client, WorldEvent::Closes { session });
         }
         let is_left = false;
-        self.tell(client, Event::ConnectionDown { node, is_left });
+        self.send_event(client, Event::ConnectionDown { node, is_left });
         let asked = self.clients[client].asked_by(number).into_iter();
         for id in asked.filter(|id| !read.contains(id)) {
             let soon = self.below(5 * MS);
-            self.later(soon, client, Happening::Unanswered { id });
+            self.later(soon, client, WorldEvent::Unanswered { id });
         }
         let pause = match self.below(4) {
             0 => self.below(3 * SECOND),
             _ => 5 * MS + self.below(50 * MS),
         };
-        self.later(pause, client, Happening::Connects { node });
+        self.later(pause, client, WorldEvent::Connects { node });
     }
 
     /// Bytes of a connection may be read long after its end: the replies to those
@@ -199,21 +199,21 @@ impl World {
     fn delay_replies(&mut self, client: usize, number: u64) -> Vec<Id> {
         let asked = self.clients[client].asked_by(number);
         let now = self.now;
-        let is_late = |happening: &Happening| match happening {
-            Happening::Sent { link, .. } => *link == number,
-            Happening::Replied { id, here, .. } => *here <= now && asked.contains(id),
+        let is_late = |event: &WorldEvent| match event {
+            WorldEvent::Sent { link, .. } => *link == number,
+            WorldEvent::Replied { id, here, .. } => *here <= now && asked.contains(id),
             _ => false,
         };
-        let late = self.agenda.iter();
-        let late = late.filter(|(_, (of, happening))| *of == client && is_late(happening));
+        let late = self.schedule.iter();
+        let late = late.filter(|(_, (of, event))| *of == client && is_late(event));
         let mut read = Vec::new();
         for at in late.map(|(at, _)| *at).collect::<Vec<_>>() {
             let more = self.below(2) * self.below(300 * MS);
-            if let Some((_, happening)) = self.agenda.remove(&at) {
-                if let Happening::Replied { id, .. } = &happening {
+            if let Some((_, event)) = self.schedule.remove(&at) {
+                if let WorldEvent::Replied { id, .. } = &event {
                     read.push(*id);
                 }
-                self.later((at.0 + more).max(self.now) - self.now, client, happening);
+                self.later((at.0 + more).max(self.now) - self.now, client, event);
             }
         }
         read
@@ -225,14 +225,14 @@ impl World {
         };
         let result = Err(Fault::Broken(failure("broken")));
         let request = id;
-        self.tell(client, Event::Reply { request, result });
+        self.send_event(client, Event::Reply { request, result });
         self.breaks(client, link);
     }
 
     /// A client learns that another server has a slot.
     pub(crate) fn redirected(&mut self, client: usize, slot: u16, server: usize) {
         let node = self.kind.node(server);
-        self.tell(client, Event::SlotMoved { slot, node });
+        self.send_event(client, Event::SlotMoved { slot, node });
         self.refreshes_routes(client);
     }
 
@@ -245,8 +245,8 @@ impl World {
         }
         this.wants_routes = false;
         let soon = self.delay();
-        self.later(soon, client, Happening::AsksForRoutes);
-        self.later(soon + SECOND, client, Happening::MayAsk);
+        self.later(soon, client, WorldEvent::AsksForRoutes);
+        self.later(soon + SECOND, client, WorldEvent::MayAsk);
     }
 
     /// Asks a connected server for the routes, or any other.
@@ -258,7 +258,7 @@ impl World {
         if let Some(server) = there.next() {
             drop(there);
             let (view, late) = (self.servers[server].view, self.delay());
-            self.later(late, client, Happening::HearsOfRoutes { view });
+            self.later(late, client, WorldEvent::LearnsRoutes { view });
         }
     }
 
@@ -282,11 +282,11 @@ impl World {
     /// The connection for replicas becomes silent.
     pub(crate) fn separate_is_silent(&mut self, client: usize, id: Id) {
         let time = RESPONSE_LIMIT + nanos(REPLICATION);
-        let replied = Happening::Replied {
+        let replied = WorldEvent::Replied {
             id,
             here: self.now + time,
             moved: None,
-            result: Err(Fault::Passing(failure("no answer"))),
+            result: Err(Fault::Transient(failure("no answer"))),
         };
         self.later(time, client, replied);
     }
@@ -303,18 +303,18 @@ impl World {
         }
         if how != Separate::Silent {
             for session in std::mem::take(&mut this.separate).into_values() {
-                self.later(0, client, Happening::Closes { session });
+                self.later(0, client, WorldEvent::Closes { session });
             }
         }
     }
 
     /// The target of a separate connection is unreachable.
     pub(crate) fn is_not_there(&mut self, client: usize, id: Id) {
-        let replied = Happening::Replied {
+        let replied = WorldEvent::Replied {
             id,
             here: self.now + MS,
             moved: None,
-            result: Err(Fault::Passing(failure("no connection"))),
+            result: Err(Fault::Transient(failure("no connection"))),
         };
         self.later(MS, client, replied);
     }
@@ -358,7 +358,8 @@ fn holder(count: u64) -> Engine {
 
 const START: Instant = Instant::from_nanos(1_000_000_000);
 
-/// How long the engine takes when another server comes, goes, and loses its slot.
+/// How long the engine takes when another server connects, disconnects, and
+/// loses its slot.
 fn time_of_changes_elsewhere(engine: &mut Engine) -> Duration {
     let begun = std::time::Instant::now();
     for number in 0..100 {

@@ -48,13 +48,13 @@ pub(crate) enum Operation {
     Separate { client: usize, how: Separate },
     /// Its process is stopped, or its machine is suspended.
     Stop { client: usize, time: Duration },
-    /// Its connections are read late, though its clock runs.
-    Dawdle { client: usize, time: Duration },
+    /// The client reads its connections late, while its clock runs.
+    ReadLate { client: usize, time: Duration },
     /// Its runtime ends.
     Close { client: usize },
-    /// It ends all holds and calls, and acquires nothing more.
+    /// The client ends all holds and calls, and acquires nothing more.
     LeaveAll { client: usize },
-    /// A master refuses everything for a while: it has too few replicas.
+    /// A master refuses every request for a while: it has too few replicas.
     Refuse { shard: usize, time: Duration },
     /// An operator frees a lock.
     Force { key: usize },
@@ -74,7 +74,7 @@ pub(crate) enum Operation {
     /// are lost, and the old master returns as a replica.
     FailOver {
         shard: usize,
-        fall: Fall,
+        outage: Outage,
         lag: Duration,
         back: Duration,
     },
@@ -105,7 +105,7 @@ pub(crate) enum Separate {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fall {
+pub(crate) enum Outage {
     /// It returns without data.
     Killed,
     /// Its process is paused.
@@ -115,7 +115,7 @@ pub(crate) enum Fall {
 }
 
 impl Operation {
-    /// Any bytes are an operation.
+    /// All bytes decode to an operation.
     pub(crate) fn decode([what, who, which, how, long, more]: [u8; 6]) -> Self {
         let (actor, client) = (usize::from(who) % ACTORS, usize::from(who) % CLIENTS);
         // Most tasks want the same key.
@@ -186,7 +186,7 @@ impl Operation {
                 client,
                 time: millis(10 * u64::from(long)),
             },
-            31 => Self::Dawdle {
+            31 => Self::ReadLate {
                 client,
                 time: millis(2 * u64::from(long)),
             },
@@ -214,7 +214,7 @@ impl Operation {
             },
             35 => Self::FailOver {
                 shard: usize::from(who),
-                fall: [Fall::Killed, Fall::Paused, Fall::Demoted][usize::from(how) % 3],
+                outage: [Outage::Killed, Outage::Paused, Outage::Demoted][usize::from(how) % 3],
                 lag: millis(if which < 128 {
                     0
                 } else {

@@ -5,15 +5,15 @@ use std::time::Duration;
 use rlock_engine::engine::terms::{Ask, LEASE_DEFAULT, Lease, Queueing, Terms};
 
 use crate::cluster::Kind;
-use crate::operation::{Cut, Fall, Operation, Separate};
+use crate::operation::{Cut, Operation, Outage, Separate};
 use crate::world::World;
 
-/// How often each of these scripts is played, each time with other delays.
+/// The number of runs of each script, each with other delays.
 const SEEDS: u64 = 100;
 
-/// A grant travels by a connection that breaks. Its call is dropped, which passes
-/// the lock to the next in line. The same owner asks again before the message
-/// arrives.
+/// A grant is in transit on a connection that breaks. Its call is dropped, so
+/// the lock passes to the next in the queue. The same owner asks again before
+/// the message arrives.
 #[test]
 fn a_grant_reported_to_an_earlier_connection_does_not_count() {
     let wait = Queueing::Unlimited;
@@ -37,9 +37,9 @@ fn a_grant_reported_to_an_earlier_connection_does_not_count() {
     play(Kind::One, 10 * SEEDS, &script, |_| true);
 }
 
-/// A release travels by a connection that breaks, and the server does not see
-/// that. The next connection repeats it. The first one arrives after its owner
-/// has taken the lock again.
+/// A release is in transit on a connection that breaks, and the server does not
+/// see that. The next connection repeats the release. The first release arrives
+/// after its owner has re-acquired the lock.
 #[test]
 fn a_late_release_does_not_free_a_reacquired_lock() {
     let wait = Queueing::Unlimited;
@@ -92,7 +92,7 @@ fn a_silent_master_delays_no_lock_of_another() {
     play(Kind::Cluster, SEEDS, &script, |world| world.holds(4));
 }
 
-/// Nothing renews it, so no request would be refused there.
+/// Nothing renews the hold, so no request would be refused there.
 #[test]
 fn a_loss_is_reported_by_the_master_that_has_the_slot_now() {
     for window in [0, 500] {
@@ -116,12 +116,12 @@ fn a_loss_is_reported_by_the_master_that_has_the_slot_now() {
 /// Waits and holds continue at the replica, though the master is gone for good.
 #[test]
 fn a_wait_continues_at_the_replica() {
-    for (kind, fall) in [
-        (Kind::One, Fall::Killed),
-        (Kind::One, Fall::Paused),
-        (Kind::Cluster, Fall::Killed),
-        (Kind::Cluster, Fall::Paused),
-        (Kind::Cluster, Fall::Demoted),
+    for (kind, outage) in [
+        (Kind::One, Outage::Killed),
+        (Kind::One, Outage::Paused),
+        (Kind::Cluster, Outage::Killed),
+        (Kind::Cluster, Outage::Paused),
+        (Kind::Cluster, Outage::Demoted),
     ] {
         let script = [
             asks(0, Queueing::Try, Duration::from_secs(60)),
@@ -130,7 +130,7 @@ fn a_wait_continues_at_the_replica() {
             passes(2_100),
             Operation::FailOver {
                 shard: 0,
-                fall,
+                outage,
                 lag: Duration::ZERO,
                 back: Duration::from_secs(100),
             },
@@ -163,7 +163,7 @@ fn a_renewal_by_an_ended_connection_is_cut_at_another_master() {
         passes(20),
         asks(1, Queueing::Unlimited, LEASE_DEFAULT),
         passes(100),
-        Operation::Dawdle {
+        Operation::ReadLate {
             client: 0,
             time: Duration::from_millis(200),
         },
@@ -282,7 +282,7 @@ fn a_lock_is_not_held_for_a_call_whose_grant_nobody_can_confirm() {
 #[test]
 fn a_grant_by_an_ended_connection_is_watched_by_the_next() {
     let script = [
-        Operation::Dawdle {
+        Operation::ReadLate {
             client: 0,
             time: Duration::from_millis(100),
         },

@@ -28,7 +28,7 @@ pub(crate) struct Server {
     pub(crate) refuses_until: u64,
     /// Until when its process is paused or gone.
     pub(crate) down_until: u64,
-    /// How far somebody has set the clock forward, in microseconds.
+    /// How far the clock was set forward, in microseconds.
     pub(crate) ahead: u64,
     pub(crate) calls: u64,
 }

@@ -1,4 +1,4 @@
-//! What the clients' tasks do, and what others do to locks.
+//! What the clients' tasks do.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -160,7 +160,7 @@ impl World {
             let owner = claims.owner().as_str();
             let keys = claims.keys().map(|key| (key.to_vec(), owner.to_owned()));
             self.left.extend(keys);
-            self.tell(client, Event::Keep { hold, until });
+            self.send_event(client, Event::Keep { hold, until });
         }
         self.calls(
             client,
@@ -203,7 +203,7 @@ impl World {
             owner,
             claims,
         });
-        self.tell(client, event(call));
+        self.send_event(client, event(call));
     }
 
     pub(crate) fn drops(&mut self, client: usize, actor: usize) {
@@ -212,7 +212,7 @@ impl World {
         }
         if let Some(calling) = self.clients[client].actors[actor].call.take() {
             let call = calling.call;
-            self.tell(client, Event::Abandon { call });
+            self.send_event(client, Event::Abandon { call });
         }
         self.drop_guard(client, actor);
     }
@@ -220,7 +220,7 @@ impl World {
     pub(crate) fn drop_guard(&mut self, client: usize, actor: usize) {
         if let Some(Guard { proof, ask, .. }) = self.clients[client].actors[actor].guard.take() {
             let hold = proof.hold;
-            self.tell(client, Event::Leave { hold, ask });
+            self.send_event(client, Event::Leave { hold, ask });
         }
     }
 
@@ -263,18 +263,18 @@ impl World {
                 What::Lock(ask, _) => (ask, LEASE_MAX),
                 _ => (Ask::Exclusive, before.unwrap_or(LEASE_MAX)),
             };
-            let is_taken_away = calling.begun <= self.interfered;
+            let is_ended_by_operator = calling.begun <= self.interfered;
             let guard = Guard {
                 proof,
                 ask,
-                is_taken_away,
+                is_ended_by_operator,
                 lease,
                 watched: self.now,
             };
             let before = state.guard.replace(guard);
             if let Some(Guard { proof, ask, .. }) = before {
                 let hold = proof.hold;
-                self.tell(client, Event::Leave { hold, ask });
+                self.send_event(client, Event::Leave { hold, ask });
             }
         }
         if self.is_ending {

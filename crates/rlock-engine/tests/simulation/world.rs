@@ -8,9 +8,9 @@ use rlock_engine::engine::instant::Instant;
 use rlock_engine::engine::proof::Proof;
 
 use crate::actor::Kept;
-use crate::client::{Client, Happening};
+use crate::client::{Client, WorldEvent};
 use crate::cluster::{Kind, Place, Shard, View};
-use crate::fail_over::Unreplicated;
+use crate::failover::Unreplicated;
 use crate::operation::{ACTORS, CLIENTS, Operation};
 use crate::server::Server;
 use rlock_testkit::core::store::Stored;
@@ -22,7 +22,7 @@ pub(crate) struct World {
     pub(crate) now: u64,
     pub(crate) random: u64,
     pub(crate) last: u64,
-    pub(crate) agenda: BTreeMap<(u64, u64), (usize, Happening)>,
+    pub(crate) schedule: BTreeMap<(u64, u64), (usize, WorldEvent)>,
     pub(crate) kind: Kind,
     pub(crate) servers: Vec<Server>,
     pub(crate) shards: Vec<Shard>,
@@ -31,7 +31,7 @@ pub(crate) struct World {
     pub(crate) unreplicated: Vec<Unreplicated>,
     /// The largest fence of all guards, by key, and its owner.
     pub(crate) fences: BTreeMap<Vec<u8>, (u64, String)>,
-    /// When somebody last took locks away or set the clock.
+    /// When an operator last ended locks or set the clock.
     pub(crate) interfered: u64,
     /// The locks that servers have promised to keep.
     pub(crate) kept: Vec<Kept>,
@@ -39,14 +39,14 @@ pub(crate) struct World {
     pub(crate) disturbed: u64,
     /// The keys that may stay until the end of their lease, and their owners.
     pub(crate) left: BTreeSet<(Vec<u8>, String)>,
-    /// Whether something may stay until its lease ends.
+    /// Whether a hold may stay until its lease ends.
     pub(crate) may_leave: bool,
     pub(crate) is_ending: bool,
     /// When the watches of all holds were last checked.
     pub(crate) checked_at: u64,
     /// The first violation.
     pub(crate) wrong: Option<String>,
-    /// The log of events, if somebody wants to read it.
+    /// The log of events, if it is needed.
     pub(crate) trace: Option<Vec<String>>,
     pub(crate) happened: u64,
     pub(crate) granted: u64,
@@ -62,7 +62,7 @@ impl World {
             master: shard,
             spare: shard + count,
             is_failing: false,
-            steady_from: 0,
+            next_failover: 0,
         });
         let places = (0..).map(|place| Place {
             shard: place % count,
@@ -81,7 +81,7 @@ impl World {
             now: SECOND,
             random: seed,
             last: 0,
-            agenda: BTreeMap::new(),
+            schedule: BTreeMap::new(),
             kind,
             servers: servers.collect(),
             shards: shards.collect(),
@@ -121,7 +121,7 @@ impl World {
         world.trace.unwrap_or_default().join("\n")
     }
 
-    pub(crate) fn tells(&mut self, line: impl FnOnce() -> String) {
+    pub(crate) fn log(&mut self, line: impl FnOnce() -> String) {
         let micros = self.now / 1000;
         if let Some(trace) = &mut self.trace {
             trace.push(format!("{micros:>9} {}", line()));
@@ -145,13 +145,13 @@ impl World {
         guard.as_ref().is_some_and(|it| self.is_live(&it.proof))
     }
 
-    /// The same, and then leaves everything as it is.
+    /// The same without the clean-up at the end.
     pub(crate) fn play_only(&mut self, script: &[Operation]) -> Result<(), String> {
         for operation in script {
             if let Operation::Pass { time } = operation {
                 self.run_for(nanos(*time))?;
             }
-            self.tells(|| format!("{operation:?}"));
+            self.log(|| format!("{operation:?}"));
             self.operate(*operation);
             self.check()?;
             let time = self.below(3 * MS);
@@ -163,7 +163,7 @@ impl World {
     /// Everything is released, and no more faults happen.
     fn end(&mut self) -> Result<(), String> {
         self.is_ending = true;
-        for (client, actor) in everybody() {
+        for (client, actor) in all_actors() {
             if self.clients[client].actors[actor].call.is_none() {
                 self.drop_guard(client, actor);
             }
@@ -174,7 +174,7 @@ impl World {
                 break;
             }
         }
-        for (client, actor) in everybody() {
+        for (client, actor) in all_actors() {
             if let Some(calling) = &self.clients[client].actors[actor].call {
                 return Err(format!("no outcome for {calling:?} of client {client}"));
             }
@@ -211,10 +211,11 @@ impl World {
         is_over && (self.is_cluster() || held.holders.keys().all(is_left))
     }
 
-    /// Whether nothing is left to happen.
+    /// Whether no event is pending.
     fn is_quiet(&self) -> bool {
         let is_done = |client: &Client| client.is_closed || client.engine.is_empty();
-        let mut calls = everybody().map(|(client, actor)| &self.clients[client].actors[actor].call);
+        let mut calls =
+            all_actors().map(|(client, actor)| &self.clients[client].actors[actor].call);
         self.clients.iter().all(is_done)
             && calls.all(Option::is_none)
             && self.servers.iter().all(|server| server.is_unused(self.now))
@@ -224,16 +225,16 @@ impl World {
         self.now < self.clients[client].stopped_until
     }
 
-    pub(crate) fn later(&mut self, time: u64, client: usize, happening: Happening) {
+    pub(crate) fn later(&mut self, time: u64, client: usize, event: WorldEvent) {
         self.last += 1;
         let at = (self.now + time, self.last);
-        self.agenda.insert(at, (client, happening));
+        self.schedule.insert(at, (client, event));
     }
 
     fn run_for(&mut self, time: u64) -> Result<(), String> {
         let end = self.now + time;
         loop {
-            let next = self.agenda.first_key_value().map(|(at, _)| at.0);
+            let next = self.schedule.first_key_value().map(|(at, _)| at.0);
             let ticks = (0..CLIENTS).filter_map(|client| Some((self.tick(client)?, client)));
             let tick = ticks.min();
             let server = self.next_of_servers();
@@ -248,7 +249,7 @@ impl World {
             if next == Some(first) {
                 self.next_happens();
             } else if let Some((_, client)) = tick.filter(|(at, _)| *at == first) {
-                self.tell(client, Event::Tick);
+                self.send_event(client, Event::Tick);
             } else if let Some((_, server)) = server {
                 self.servers[server].set_time(self.now);
                 self.has_acted(server);
@@ -294,7 +295,7 @@ impl World {
     }
 }
 
-pub(crate) fn everybody() -> impl Iterator<Item = (usize, usize)> {
+pub(crate) fn all_actors() -> impl Iterator<Item = (usize, usize)> {
     (0..CLIENTS).flat_map(|client| (0..ACTORS).map(move |actor| (client, actor)))
 }
 

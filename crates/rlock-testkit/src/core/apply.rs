@@ -4,7 +4,7 @@ use rlock_core::{AcquireOptions, Fence, Mode, Name, Renewal, Request, Timestamp,
 
 use crate::core::{
     driver::text,
-    foreign::{name, poison},
+    foreign::{far_fence, name},
     messages::{Ask, Reply, value_text},
     model::{Renewed, Via},
     operation::{Asked, CHANNELS, Foreign, OWNERS, Operation, Pass, Raise, SETS, USERS, Under},
@@ -57,8 +57,8 @@ impl Pair {
             }
             Operation::Restart { ms } => self.restart(ms),
             Operation::Foreign { change, settled } => {
-                if let Foreign::Poison { ahead_ms, .. } = change {
-                    let fence = poison(self.model.now, ahead_ms);
+                if let Foreign::FarFence { ahead_ms, .. } = change {
+                    let fence = far_fence(self.model.now, ahead_ms);
                     self.fences.extend(Fence::new(fence).map(|it| (fence, it)));
                 }
                 self.driver.change(change);
@@ -70,7 +70,7 @@ impl Pair {
                 self.settled = settled;
                 NOTHING
             }
-            Operation::Pass { time, punctual } => self.pass(time, punctual),
+            Operation::Pass { time, timer_fires } => self.pass(time, timer_fires),
         }
     }
 
@@ -213,14 +213,14 @@ impl Pair {
                 .holder(owner)
                 .and_then(|it| it.fence),
             Under::Recent(recent) => self.granted.get(recent).map(|it| it.fence),
-            Under::Nobodys => None,
+            Under::NoHold => None,
         };
         let both = expected.and_then(|it| Some((self.fence(it)?, it)));
         both.unwrap_or((Fence::new(3).expect("it is in range"), 3))
     }
 
-    /// The new fence for a raise, in the driver and in the model. A number that
-    /// is no fence of theirs is the same in both.
+    /// The new fence for a raise, in the driver and in the model. A number that neither of them has granted is the same
+    /// in both.
     fn raise_to(&self, raise: Raise, key: usize, owner: &str) -> (Fence, u64) {
         let clock = self.model.now * 1000;
         let number = match raise {
@@ -233,7 +233,7 @@ impl Pair {
             }
             // By an odd number, so that it cannot be a granted fence.
             Raise::Ahead => clock + 20_000_567,
-            // Fences above it must also be believed, whenever they are seen.
+            // Larger fences must also be within the limit, at any later time.
             Raise::Most => match self.model.highest_fence() - 500 {
                 most if self.is_other_elsewhere(most) => 1,
                 most => most,
@@ -244,15 +244,14 @@ impl Pair {
         (fence, number)
     }
 
-    /// Whether only one of the two has given a fence below this number. A fence
-    /// far ahead raises both as far as allowed, but at moments that depend on how
-    /// often each reads a lock.
+    /// Whether only one of the two has given a fence below this number. A fence far ahead raises both to the limit, but
+    /// at moments that depend on how often each reads a lock.
     fn is_other_elsewhere(&self, number: u64) -> bool {
         let mut fences = self.fences.iter();
         fences.any(|(model, core)| model.cmp(&number) != core.get().cmp(&number))
     }
 
-    /// The fence of another holder, unless it is just about too large.
+    /// The fence of another holder, unless it is close to the limit.
     fn fence_of_another(&self, key: usize, owner: &str) -> Option<(Fence, u64)> {
         let mut others = self.model.locks[key].data.holders().iter();
         let expected = others.find(|it| it.owner != owner)?.fence?;
@@ -320,8 +319,8 @@ impl Pair {
         NOTHING
     }
 
-    /// A stopped server loses all connections, and everything in its memory.
-    /// Fences that its clock has passed stay below all later ones.
+    /// A stopped server loses all connections and its memory. Fences that its clock has passed stay below all later
+    /// ones.
     fn restart(&mut self, ms: u64) -> (Reply<Fence>, Reply<u64>) {
         self.model.now += ms;
         self.driver.now = Timestamp::from_millis(self.model.now);
@@ -343,7 +342,7 @@ impl Pair {
         NOTHING
     }
 
-    fn pass(&mut self, time: Pass, punctual: bool) -> (Reply<Fence>, Reply<u64>) {
+    fn pass(&mut self, time: Pass, timer_fires: bool) -> (Reply<Fence>, Reply<u64>) {
         let now = self.model.now;
         let next = self.model.next_turn();
         let to = match time {
@@ -352,7 +351,7 @@ impl Pair {
             Pass::PastNextEnd => next.unwrap_or(now),
         };
         let until = Timestamp::from_millis(to);
-        if punctual {
+        if timer_fires {
             self.driver.advance(until);
             self.model.advance(to);
             self.settled = true;

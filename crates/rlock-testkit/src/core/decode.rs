@@ -57,19 +57,18 @@ fn value(what: usize) -> Option<&'static str> {
 }
 
 impl Operation {
-    /// Total: any eight bytes are an operation, and zeros are a plain one, so
-    /// that shrinking ends in readable operations.
+    /// All eight-byte inputs decode to an operation. Zeros decode to a simple
+    /// one, so that shrinking ends in readable operations.
     pub fn decode(bytes: [u8; 8]) -> Self {
         Self::decode_with(&MODES, bytes)
     }
 
-    /// The same, with mostly permits.
+    /// Decodes an operation, with mostly permits.
     pub fn decode_of_permits(bytes: [u8; 8]) -> Self {
         Self::decode_with(&OF_PERMITS, bytes)
     }
 
-    /// One table, even though it is long, so that all shares are visible
-    /// together.
+    /// One long table, so that all shares are visible together.
     fn decode_with(modes: &[Mode; 8], bytes: [u8; 8]) -> Self {
         let [what, a, b, c, d, e, f, g] = bytes.map(usize::from);
         let key = [0, 0, 0, 1, 1, 2, 2, 3][a % 8];
@@ -147,7 +146,7 @@ impl Operation {
                     2 => Pass::ToNextEnd,
                     _ => Pass::PastNextEnd,
                 },
-                punctual: d % 4 < 3,
+                timer_fires: d % 4 < 3,
             },
         }
     }
@@ -192,7 +191,7 @@ impl Raise {
 impl Under {
     const fn decode(what: usize) -> Option<Self> {
         match what % 8 {
-            0 => Some(Self::Nobodys),
+            0 => Some(Self::NoHold),
             1 => Some(Self::Its),
             2 => Some(Self::Recent(what / 8 % 4)),
             _ => None,
@@ -210,7 +209,7 @@ impl Foreign {
             9..=11 => Self::Take { key, owner, ms },
             12..=15 => Self::DropCount { key, owner },
             16 | 17 => Self::Rename { from: key % 2 },
-            18 => Self::Poison {
+            18 => Self::FarFence {
                 key,
                 ahead_ms: ms * 1000,
             },

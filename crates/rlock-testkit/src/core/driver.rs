@@ -1,5 +1,4 @@
-//! The core with everything that it needs: a keyspace, a clock, connections and
-//! channels. This is the shell's job on a server, done here with plain data.
+//! The core with a keyspace, a clock, connections and channels, all as plain data. On a server this is the shell's job.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -255,8 +254,7 @@ impl Driver {
         self.places_per_user = before.places_per_user;
     }
 
-    /// Reports the end of a hold with a value from now on, because a client has
-    /// seen the holder.
+    /// From now on reports the end of a hold with a value, because a client has seen the holder.
     pub fn follow(&mut self, name: Name<'_>) {
         let held = self.store.get(self.now, name).and_then(Stored::held);
         let published = held.and_then(|it| Some(((it.fence?, it.value.as_deref()?), it.ends)));
@@ -265,7 +263,7 @@ impl Driver {
         }
     }
 
-    /// Reads no hold, so it works whatever the key contains.
+    /// Reads no hold, so it works for any content of the key.
     pub fn cancel(&mut self, name: Name<'_>, owner: &str, session: u64) -> Reply<Fence> {
         let cancelled = self.locks.cancel(name, owner.as_bytes());
         self.locks.settle_later(name);

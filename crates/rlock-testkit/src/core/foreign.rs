@@ -1,5 +1,4 @@
-//! Changes of keys by others, made in the driver's keyspace and in the naive
-//! model, each in its own way.
+//! Changes of keys by other clients, made separately in the driver's keyspace and in the naive model.
 
 use rlock_core::{Name, codec};
 
@@ -17,8 +16,7 @@ pub fn name(key: usize) -> Name<'static> {
 }
 
 impl Driver {
-    /// Changes a key behind the module's back; the server's event about it only
-    /// settles the lock later.
+    /// Changes a key without the module; the server's key event settles the lock later.
     pub fn change(&mut self, change: Foreign) {
         let now = self.now;
         match change {
@@ -57,8 +55,8 @@ impl Driver {
                 self.store.rename(now, name(from), name(1 - from));
                 self.locks.settle_later(name(1 - from));
             }
-            Foreign::Poison { key, ahead_ms } => {
-                let fence = poison(now.millis(), ahead_ms).to_string();
+            Foreign::FarFence { key, ahead_ms } => {
+                let fence = far_fence(now.millis(), ahead_ms).to_string();
                 self.store.set_field(now, name(key), codec::FENCE, &fence);
             }
             Foreign::Value { key, value } => {
@@ -92,7 +90,7 @@ impl Foreign {
             | Self::Take { key, .. }
             | Self::DropCount { key, .. }
             | Self::Rename { from: key }
-            | Self::Poison { key, .. }
+            | Self::FarFence { key, .. }
             | Self::Value { key, .. } => Some(key),
             Self::Flush { .. } => None,
         }
@@ -136,8 +134,8 @@ impl Model {
                     self.locks[1 - from].data = data;
                 }
             }
-            Foreign::Poison { key, ahead_ms } => {
-                self.locks[key].data.poison(poison(now, ahead_ms));
+            Foreign::FarFence { key, ahead_ms } => {
+                self.locks[key].data.set_far_fence(far_fence(now, ahead_ms));
             }
             Foreign::Value { key, value } => {
                 let data = &mut self.locks[key].data;
@@ -160,9 +158,8 @@ impl Model {
     }
 }
 
-/// A fence that somebody writes: ahead of the clock by an odd number, so that it
-/// cannot be a granted one.
-pub fn poison(now: u64, ahead_ms: u32) -> u64 {
+/// A fence that another client writes: ahead of the clock by an odd number, so that it cannot be a granted fence.
+pub fn far_fence(now: u64, ahead_ms: u32) -> u64 {
     (now + u64::from(ahead_ms)) * 1000 + 789
 }
 
@@ -191,7 +188,7 @@ impl Data {
         }
     }
 
-    fn poison(&mut self, fence: u64) {
+    fn set_far_fence(&mut self, fence: u64) {
         self.be_a_key();
         if let Self::Hash(hash) = self {
             hash.fence = Some(fence);

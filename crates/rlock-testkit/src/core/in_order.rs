@@ -4,7 +4,7 @@ use crate::core::messages::{MessageKind, Outcome, Sent};
 
 impl<F> Sent<F> {
     /// The owner that has lost a hold.
-    fn loser(&self) -> Option<&str> {
+    fn losing_owner(&self) -> Option<&str> {
         match self {
             Self::Message {
                 word: MessageKind::Lost,
@@ -16,9 +16,8 @@ impl<F> Sent<F> {
     }
 }
 
-/// Locks are independent, so the order matters only within each lock. Holds lost
-/// together have no order. An owner that waited without success, or listens on
-/// the unlock channel, receives nothing else.
+/// Locks are independent, so the order matters only within each lock. Holds lost together have no order. An owner whose
+/// wait has ended, or that listens on the unlock channel, receives nothing else.
 pub fn in_order_of_keys<F>(mut sent: Vec<Sent<F>>) -> Vec<Sent<F>> {
     sent.sort_by_cached_key(|it| {
         let (order, whom) = match it {
@@ -38,10 +37,10 @@ pub fn in_order_of_keys<F>(mut sent: Vec<Sent<F>>) -> Vec<Sent<F>> {
         (it.key().to_owned(), order, whom)
     });
     let both_lost = |one: &Sent<F>, other: &Sent<F>| {
-        one.key() == other.key() && one.loser().is_some() && other.loser().is_some()
+        one.key() == other.key() && one.losing_owner().is_some() && other.losing_owner().is_some()
     };
     for together in sent.chunk_by_mut(both_lost) {
-        together.sort_by(|one, other| one.loser().cmp(&other.loser()));
+        together.sort_by(|one, other| one.losing_owner().cmp(&other.losing_owner()));
     }
     sent
 }

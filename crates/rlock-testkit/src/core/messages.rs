@@ -26,7 +26,7 @@ impl<'a> Ask<'a> {
     }
 }
 
-/// A value to publish, which is text here.
+/// A value to publish, as text.
 pub fn value_text(value: &[u8]) -> &str {
     std::str::from_utf8(value).expect("values are texts here")
 }
@@ -35,7 +35,7 @@ pub fn value_text(value: &[u8]) -> &str {
 pub type OnChannel = (ChannelKind, String);
 
 /// The outcome of a blocked call. On the wire all outcomes except a grant are
-/// nil. They are distinct here to check that each place in a queue ends only
+/// nil. Here they are distinct, to check that each place in a queue ends only
 /// once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome<F> {

@@ -4,9 +4,9 @@ use rlock_core::{AcquireOptions, Channel, ChannelKind, Grace, Mode, Wait};
 
 pub const KEYS: [(u32, &str); 4] = [(0, "k0"), (0, "k1"), (0, "k2"), (1, "k3")];
 pub const OWNERS: [&str; 5] = ["ann", "bob", "cid", "dee", "eve"];
-/// The user of some of the connections, and of the others.
+/// The two users of the connections.
 pub const USERS: [&str; 2] = ["default", "shop"];
-/// Two of them share a name, but are unrelated.
+/// Two channels of different kinds share a name, but are unrelated.
 pub const CHANNELS: [Channel<'static>; 3] = [
     channel(ChannelKind::Plain, "c0"),
     channel(ChannelKind::Plain, "c1"),
@@ -125,8 +125,8 @@ pub enum Operation {
     },
     Pass {
         time: Pass,
-        /// Whether the timer fires in between, or the server is too busy.
-        punctual: bool,
+        /// Whether the timer fires in between; if not, the server is too busy.
+        timer_fires: bool,
     },
 }
 
@@ -167,24 +167,24 @@ pub enum Under {
     /// The fence of a recent grant.
     Recent(usize),
     /// A fence without a hold.
-    Nobodys,
+    NoHold,
 }
 
 /// The new fence to raise a fence to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Raise {
-    /// The smallest there is.
+    /// The smallest fence.
     Least,
     /// The fence of another holder of the key, if there is one.
     OfAnother,
     /// Some seconds ahead of the clock.
     Ahead,
-    /// As far ahead of the clock as allowed.
+    /// The largest allowed distance ahead of the clock.
     Most,
     TooFar,
 }
 
-/// Changes of keys by others.
+/// Changes of keys by other clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Foreign {
     Del {
@@ -200,7 +200,7 @@ pub enum Foreign {
     Set {
         key: usize,
     },
-    /// A free lock is taken like Redisson takes it.
+    /// A free lock is taken as by Redisson.
     Take {
         key: usize,
         owner: usize,
@@ -215,7 +215,7 @@ pub enum Foreign {
         from: usize,
     },
     /// A fence is written beside the existing fields.
-    Poison {
+    FarFence {
         key: usize,
         /// Its distance ahead of the clock.
         ahead_ms: u32,

@@ -50,7 +50,7 @@ impl Setup {
         },
         grace_ms: 40,
     };
-    /// Without detection of deadlocks.
+    /// With deadlock detection off.
     pub const NO_DEADLOCK_DETECTION: Self = Self {
         limits: Limits {
             waiters_max: 100,
@@ -153,7 +153,7 @@ impl Pair {
         pair
     }
 
-    /// Does one operation on both, and compares them.
+    /// Applies one operation to both, and compares them.
     pub fn check(&mut self, operation: Operation) -> Result<(), String> {
         self.end_lateness_of_several()?;
         let settled = self.settled && !self.asks_beside_several(operation);
@@ -182,7 +182,7 @@ impl Pair {
         self.check_stuck(operation)
     }
 
-    /// Does everything that is due; true if there was anything.
+    /// Carries out everything that is due; true if there was anything.
     fn turn(&mut self) -> bool {
         let before = *self.driver.locks.counters();
         let changed = self.driver.turn();
@@ -251,10 +251,10 @@ impl Operation {
     /// The timer only.
     const TURN: Self = Self::Pass {
         time: Pass::Millis(0),
-        punctual: true,
+        timer_fires: true,
     };
 
-    /// Whether several things happen, in no guaranteed order.
+    /// Whether it has several effects, in no guaranteed order.
     pub const fn is_several_things(self) -> bool {
         matches!(
             self,
@@ -262,7 +262,7 @@ impl Operation {
         )
     }
 
-    /// Whether work that becomes due by it may be left to the next operation.
+    /// Whether work that it makes due may be left to the next operation.
     const fn may_leave_work(self) -> bool {
         matches!(
             self,

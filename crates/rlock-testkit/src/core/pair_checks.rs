@@ -1,5 +1,4 @@
-//! What must be equal in the core and in the naive model after each step, and
-//! what must be true in the core regardless of the model.
+//! Checks after each step: core and naive model are equal, and the core's own invariants hold.
 
 use std::{collections::BTreeMap, fmt::Debug, sync::Arc};
 
@@ -33,7 +32,7 @@ impl Pair {
             model_sent.retain(|it| !is_unlock(it, &together));
         }
         let answered = self.check_calls(reply, &sent);
-        self.tally(operation, reply, &sent);
+        self.count(operation, reply, &sent);
         let sent = in_order_of_keys(sent);
         let model_sent = in_order_of_keys(model_sent);
         for (sent, model_sent) in sent.iter().zip(&model_sent) {
@@ -59,7 +58,7 @@ impl Pair {
         same("the gauges", &locks.gauges(), &self.model.gauges())
     }
 
-    /// Compares everything that is visible.
+    /// Compares the whole visible state.
     pub fn compare_all(&mut self) -> Result<(), String> {
         for key in 0..KEYS.len() {
             self.compare_lock(key)?;
@@ -159,8 +158,11 @@ impl Pair {
         }
         for ((fence, _), keys) in &fresh {
             let raised = matches!(operation, Operation::Renew { .. });
-            let met = keys.iter().map(|key| self.model.locks[*key].met).max();
-            let highest = met.map_or(clock, |met| met.max(clock)) + MANY_GRANTS;
+            let largest = keys
+                .iter()
+                .map(|key| self.model.locks[*key].largest_fence)
+                .max();
+            let highest = largest.map_or(clock, |largest| largest.max(clock)) + MANY_GRANTS;
             let is_own = raised || is_foreign || *fence <= highest;
             same("the fence is the clock's, or its keys'", &is_own, &true)?;
         }
@@ -185,7 +187,7 @@ impl Pair {
         let fences = held.flat_map(|held| {
             let holders = held.holders.iter();
             let own = holders.filter_map(|(owner, it)| Some((owner.as_bytes().into(), it.fence?)));
-            // It need not be a holder's fence.
+            // It may differ from the fences of all holders.
             own.chain(held.fence.map(|fence| (Arc::from(&b""[..]), fence)))
         });
         fences.collect()

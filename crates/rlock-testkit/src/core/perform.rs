@@ -11,8 +11,8 @@ use crate::core::{
 
 impl Driver {
     /// Carries out a step, in order. A grant on a channel without a listener is
-    /// undone and given to the next. Returns the unlock message that is still
-    /// due.
+    /// undone, and the lock passes to the next request. Returns the unlock
+    /// message that is still due.
     pub fn perform(
         &mut self,
         name: Name<'_>,

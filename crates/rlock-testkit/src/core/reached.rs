@@ -1,5 +1,5 @@
-//! Coverage: how often each kind of operation had each kind of outcome. A walk
-//! that reaches nothing would prove nothing.
+//! Coverage: how often each kind of operation had each kind of outcome. Without
+//! it, a walk that reaches nothing would seem to pass.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::core::{
 pub type Reached = BTreeMap<(&'static str, &'static str), u64>;
 
 impl Pair {
-    pub fn tally(&mut self, operation: Operation, reply: Reply<Fence>, sent: &[Sent<Fence>]) {
+    pub fn count(&mut self, operation: Operation, reply: Reply<Fence>, sent: &[Sent<Fence>]) {
         let own = (operation.name(), reply.name());
         let others = sent.iter().map(|it| ("others", it.name()));
         let sharded = sent.iter().filter(|it| it.is_sharded());

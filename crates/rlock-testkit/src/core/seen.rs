@@ -78,8 +78,8 @@ impl Pair {
         same("the list of contended locks", &got, &expected)
     }
 
-    /// Whether driver and model have the same living holders of a lock. A lock
-    /// without living holders may be free, or not read since.
+    /// Whether driver and model have the same holders with a valid lease. A lock without such holders may be free, or
+    /// was not read since.
     fn is_held_equally(&self, key: usize) -> bool {
         let now = self.driver.now;
         let data = &self.model.locks[key].data;
@@ -99,11 +99,10 @@ impl Pair {
 
     fn is_alike(&self, now: Timestamp, held: &Held, hash: &Hash) -> bool {
         let fence = hash.fence.and_then(|it| self.fence(it));
-        // The fence of a shared lock may be larger than all grants, because an
-        // undelivered grant may have been undone. A fence that was set by hand
-        // goes away with the next grant.
-        let taken_back = |it: Fence| Some(it) > fence && it.get() < Fence::MAX;
-        let fences = held.fence == fence || (held.shared && held.fence.is_some_and(taken_back));
+        // The fence of a shared lock may be larger than all grants, because an undelivered grant may have been undone.
+        // The next grant replaces a fence that was set by hand.
+        let is_undone = |it: Fence| Some(it) > fence && it.get() < Fence::MAX;
+        let fences = held.fence == fence || (held.shared && held.fence.is_some_and(is_undone));
         let has = |it: &Holder| {
             let lives = held.live(now, &it.owner);
             lives.is_some_and(|other| {

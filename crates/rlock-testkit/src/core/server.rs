@@ -83,7 +83,7 @@ impl Server {
         self.core.turn();
     }
 
-    /// It forgets everything, and gets these keys.
+    /// The server loses its state, and gets these keys.
     pub fn becomes(&mut self, is_master: bool, keys: Store) {
         let sessions = std::mem::take(&mut self.sessions);
         let (now, listened) = (self.core.now, std::mem::take(&mut self.core.listened));
@@ -206,8 +206,7 @@ impl Server {
         }
     }
 
-    /// What is known of a lock, whose end is reported from now on; no client here
-    /// needs the waiters.
+    /// The state of a lock, whose end is reported from now on; no client here needs the waiters.
     fn info(&mut self, key: &str) -> String {
         if self.is_master {
             self.core.follow(name(key));

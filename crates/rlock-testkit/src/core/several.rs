@@ -123,7 +123,7 @@ impl Driver {
             operation(self, &mut opened)
         };
         for (name, opened) in names.iter().zip(opened) {
-            // If there is other data, nothing changes except what was due anyway.
+            // If a key holds other data, nothing changes except what was due already.
             if reply != Reply::WRONG_TYPE || opened.settled {
                 self.close_up(*name, Some(owner), opened);
             }

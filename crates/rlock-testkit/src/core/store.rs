@@ -1,4 +1,4 @@
-//! The keyspace, as far as locks are concerned: hashes and texts with a TTL.
+//! The part of the keyspace that locks need: hashes and strings with a TTL.
 //!
 //! A key is gone once the clock is past its deadline, as in Redis.
 
@@ -18,7 +18,7 @@ pub enum Value {
 pub struct Stored {
     pub value: Value,
     pub ends_ms: Option<u64>,
-    /// What was parsed from it, once it was.
+    /// The parsed content, once it was parsed.
     pub read: OnceCell<Option<Held>>,
 }
 

@@ -1,5 +1,4 @@
-//! The hold in the keyspace: a hash with a time to live, read and written like in
-//! a server's shell.
+//! The hold in the keyspace: a hash with a TTL, read and written as by a server's shell.
 
 use std::{collections::BTreeMap, ops::ControlFlow, sync::Arc};
 
@@ -110,7 +109,7 @@ impl Store {
         }
     }
 
-    /// The same, without remembering anything.
+    /// The hold as `owner` sees it, without caching anything.
     pub fn peek(&self, now: Timestamp, name: Name<'_>, owner: Option<&str>) -> Hold {
         let Some(stored) = self.get(now, name) else {
             return Hold::Free;

@@ -135,7 +135,7 @@ impl Driver {
         }
     }
 
-    /// Lets time pass, and does everything on the way when it becomes due.
+    /// Lets time pass, and carries out everything when it becomes due.
     pub fn advance(&mut self, to: Timestamp) {
         loop {
             let deadline = self.locks.next_deadline(self.now);
@@ -150,8 +150,8 @@ impl Driver {
         self.now = to;
     }
 
-    /// One turn of the timer: does everything that is due; true if there was
-    /// anything.
+    /// One turn of the timer: carries out everything that is due; true if there
+    /// was anything.
     pub fn turn(&mut self) -> bool {
         let mut changed = self.locks.next_deadline(self.now) == Some(self.now);
         for (db, key) in self.store.expire_others(self.now) {

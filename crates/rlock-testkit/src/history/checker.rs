@@ -1,9 +1,9 @@
-//! Reads a history and finds forbidden events.
+//! Finds forbidden events in a history.
 //!
 //! Guards of two owners may appear valid at the same moment only where no guarantee applies: an operator ended the
 //! first hold, a server lost its data, or a master that alone knew of the first grant died (or was paused). Then the
-//! first owner must learn of the loss within its lease, and the second must have the larger fence. A grant that
-//! replicas have acknowledged is no such exception in a failover.
+//! first owner must learn of the loss within its lease, and the second must have the larger fence. A failover is no
+//! exception for a grant that replicas have acknowledged.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -16,7 +16,7 @@ const SETTLED: u64 = 4_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rule {
-    /// Only one owner at a time considers an exclusive lock held.
+    /// Only one owner at a time sees an exclusive lock as held.
     Exclusion,
     /// The later grant has the larger fence.
     Fences,
@@ -28,7 +28,7 @@ pub enum Rule {
     Told,
     /// Nothing is left at the end.
     Remains,
-    /// Without faults, each lock keeps being granted.
+    /// Without faults, the server continues to grant each lock.
     Liveness,
     /// Observers see leaders in the order of their fences, and every leader that lasts.
     Observed,
@@ -103,7 +103,7 @@ fn describe(hold: &Hold) -> String {
     )
 }
 
-/// Holds of different owners that appeared valid at the same moment, though not both shared.
+/// Holds of different owners that appeared valid at the same moment, unless both are shared.
 pub fn overlaps(history: &History) -> Vec<(&Hold, &Hold)> {
     let mut found = Vec::new();
     for holds in history.holds_by_key().into_values() {
@@ -111,10 +111,10 @@ pub fn overlaps(history: &History) -> Vec<(&Hold, &Hold)> {
             let hold = &history.holds[hold];
             hold.believed.map(|(first, last)| (first, last, hold))
         };
-        let mut by_belief: Vec<_> = holds.into_iter().filter_map(believed).collect();
-        by_belief.sort_by_key(|(first, ..)| *first);
+        let mut valid: Vec<_> = holds.into_iter().filter_map(believed).collect();
+        valid.sort_by_key(|(first, ..)| *first);
         let mut open: Vec<(Moment, &Hold)> = Vec::new();
-        for (first, last, hold) in by_belief {
+        for (first, last, hold) in valid {
             open.retain(|(last, _)| *last >= first);
             let excludes =
                 |other: &Hold| other.owner != hold.owner && !(other.is_shared && hold.is_shared);
@@ -149,7 +149,7 @@ fn is_allowed(history: &History, one: &Hold, other: &Hold) -> bool {
         loses(fault, first)
             && fault.begun <= second.granted
             && healed >= first.asked
-            && last <= told_by(history, fault, first)
+            && last <= notified_by(history, fault, first)
     };
     first.fence < second.fence && history.faults.iter().any(|fault| is_explained(&fault))
 }
@@ -163,11 +163,11 @@ fn loses(fault: &Fault, hold: &Hold) -> bool {
     }
 }
 
-/// The latest moment at which the holder must know of it.
-fn told_by(history: &History, fault: &Fault, hold: &Hold) -> Moment {
+/// When the holder must know of the loss at the latest.
+fn notified_by(history: &History, fault: &Fault, hold: &Hold) -> Moment {
     let healed = fault.healed.unwrap_or_else(|| history.end());
-    let still = history.stood_still(healed, healed + hold.lease + SLACK);
-    healed + hold.lease + SLACK + still
+    let stall = history.stalled(healed, healed + hold.lease + SLACK);
+    healed + hold.lease + SLACK + stall
 }
 
 fn fences(holds: &[&Hold], found: &mut Vec<Violation>) {
@@ -186,7 +186,7 @@ fn fences(holds: &[&Hold], found: &mut Vec<Violation>) {
             true => before.fence > hold.fence,
             false => before.fence >= hold.fence,
         });
-        // No two owners ever have a guard in common.
+        // Two owners never share a guard.
         let shared = owners
             .insert(hold.fence, hold)
             .filter(|other| other.owner != hold.owner);
@@ -213,7 +213,7 @@ fn check_notified(history: &History, holds: &[&Hold], found: &mut Vec<Violation>
         for hold in holds.iter().filter(lost) {
             let Some((_, last)) = hold
                 .believed
-                .filter(|(_, last)| *last > told_by(history, fault, hold))
+                .filter(|(_, last)| *last > notified_by(history, fault, hold))
             else {
                 continue;
             };
@@ -260,7 +260,7 @@ fn bounds(history: &History, found: &mut Vec<Violation>) {
         let (Some(limit), until) = (call.limit, call.ended.unwrap_or(end)) else {
             return call.ended.is_none();
         };
-        until.saturating_sub(call.asked) > limit + SLACK + history.stood_still(call.asked, until)
+        until.saturating_sub(call.asked) > limit + SLACK + history.stalled(call.asked, until)
     };
     for call in history.calls.iter().filter(is_late) {
         found.push(Violation {
@@ -294,9 +294,7 @@ fn observed(history: &History, found: &mut Vec<Violation>) {
     let lasted = history.holds.iter().filter(|hold| {
         let (from, to) = (hold.granted, hold.believed.map_or(0, |it| it.1));
         let is_calm = calm.iter().any(|it| it.0 <= from && to <= it.1);
-        hold.leads
-            && is_calm
-            && to.saturating_sub(from) > SEEN_AFTER + history.stood_still(from, to)
+        hold.leads && is_calm && to.saturating_sub(from) > SEEN_AFTER + history.stalled(from, to)
     });
     let lasted: Vec<_> = lasted.collect();
     for (observer, seen) in by_observer {
@@ -333,7 +331,7 @@ fn observed(history: &History, found: &mut Vec<Violation>) {
     }
 }
 
-/// The times between faults in which everything is well.
+/// The intervals without any fault or its consequences.
 pub fn calm_times(history: &History) -> Vec<(Moment, Moment)> {
     let (mut calm, mut since) = (Vec::new(), 0);
     for fault in &history.faults {
@@ -354,7 +352,7 @@ fn liveness(history: &History, key: &'static str, holds: &[&Hold], found: &mut V
     for (from, to) in calm_times(history) {
         let mut before = from;
         for moment in grants.range(from..to).copied().chain([to]) {
-            if moment - before > limit + history.stood_still(before, moment) {
+            if moment - before > limit + history.stalled(before, moment) {
                 found.push(Violation {
                     rule: Rule::Liveness,
                     key,

@@ -43,7 +43,7 @@ pub struct Hold {
     pub is_shared: bool,
     /// Whether it has published a value as leader.
     pub leads: bool,
-    /// Whether enough replicas know of it, so that no failover may lose it.
+    /// Whether enough replicas acknowledged it, so that no failover may lose it.
     pub is_replicated: bool,
     pub lease: u64,
     pub asked: Moment,
@@ -60,7 +60,7 @@ pub struct Hold {
 /// The holds that a fault may end without a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loses {
-    /// None: neither a grant nor a release is forgotten.
+    /// None: the server forgets no grant and no release.
     Nothing,
     /// Grants that only one server knew: a replica became the master.
     Unreplicated,
@@ -78,13 +78,13 @@ pub struct Fault {
     pub detail: String,
     pub loses: Loses,
     pub begun: Moment,
-    /// When everything is well again, for servers and clients.
+    /// When servers and clients have recovered.
     pub healed: Option<Moment>,
 }
 
-/// A time in which some clients could not run.
+/// An interval in which some clients could not run.
 #[derive(Clone, Copy, Debug)]
-pub struct Standstill {
+pub struct Stall {
     pub begun: Moment,
     pub ended: Moment,
 }
@@ -106,10 +106,10 @@ pub struct History {
     pub calls: Vec<Call>,
     pub holds: Vec<Hold>,
     pub faults: Vec<Fault>,
-    pub standstills: Vec<Standstill>,
+    pub stalls: Vec<Stall>,
     /// The reports to the observers of the election.
     pub seen: Vec<Seen>,
-    /// What was left at the end, but should not be.
+    /// Whatever was left at the end and should not be.
     pub remains: Vec<String>,
     /// When contenders had to stop.
     pub stopped: Option<Moment>,
@@ -122,7 +122,7 @@ impl Default for History {
             calls: Vec::new(),
             holds: Vec::new(),
             faults: Vec::new(),
-            standstills: Vec::new(),
+            stalls: Vec::new(),
             seen: Vec::new(),
             remains: Vec::new(),
             stopped: None,
@@ -149,10 +149,9 @@ impl History {
     }
 
     /// How long any client was paused between two moments.
-    pub fn stood_still(&self, from: Moment, to: Moment) -> u64 {
-        let overlap =
-            |still: &Standstill| still.ended.min(to).saturating_sub(still.begun.max(from));
-        self.standstills.iter().map(overlap).sum()
+    pub fn stalled(&self, from: Moment, to: Moment) -> u64 {
+        let overlap = |stall: &Stall| stall.ended.min(to).saturating_sub(stall.begun.max(from));
+        self.stalls.iter().map(overlap).sum()
     }
 
     /// The holds of each key, by the moment of their grant.

@@ -2,7 +2,7 @@
 //! forbidden event, and what it accepts.
 
 use super::checker::{Rule, check};
-use super::{Call, Fault, History, Hold, Loses, Moment, Seen, Standstill};
+use super::{Call, Fault, History, Hold, Loses, Moment, Seen, Stall};
 
 const SECOND: Moment = 1_000_000;
 
@@ -126,7 +126,7 @@ fn fences_that_do_not_grow_are_found() {
     for (owner, fence) in [("y", 8), ("x", 7)] {
         assert_eq!(rules(&history(&[first(), later(owner, fence)], &[])), []);
     }
-    // Two calls at the same moment; the second caller received its grant first.
+    // Two calls at the same moment; the second call received its grant first.
     let mut waited = later("y", 6);
     waited.asked = SECOND;
     assert_eq!(rules(&history(&[first(), waited.clone()], &[])), []);
@@ -158,9 +158,9 @@ fn calls_that_end_too_late_or_never_are_found() {
     assert_eq!(rules(&made_up), []);
     made_up.calls.push(call(Some(SECOND), 0, Some(3 * SECOND)));
     assert_eq!(rules(&made_up), [Rule::Bound]);
-    // Nobody can answer a client that is paused.
+    // A paused client receives no answer.
     let (begun, ended) = (SECOND, 2 * SECOND);
-    made_up.standstills.push(Standstill { begun, ended });
+    made_up.stalls.push(Stall { begun, ended });
     assert_eq!(rules(&made_up), []);
     made_up.calls.push(call(None, 0, None));
     made_up.calls.push(call(Some(SECOND), 0, None));
@@ -196,7 +196,7 @@ fn a_lock_that_is_not_granted_without_faults_is_found() {
     let mut made_up = history(&grants, &[]);
     made_up.stopped = Some(11 * SECOND);
     assert_eq!(rules(&made_up), [Rule::Liveness]);
-    // The time from a fault's start until everything is well is not calm.
+    // The time from a fault's start until its recovery is not calm.
     made_up
         .faults
         .push(fault(Loses::Nothing, 3 * SECOND, 7 * SECOND));

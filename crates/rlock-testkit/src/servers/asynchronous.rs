@@ -38,7 +38,7 @@ impl Server {
         server
     }
 
-    /// Starts it again after [`kill`](crate::Server::kill), at its port and with its data on disk.
+    /// Restarts it after [`kill`](crate::Server::kill), at its port and with its data on disk.
     pub async fn restart(&mut self) {
         let mut server = self.0.take().expect("it is there");
         self.0 = apart(move || {
@@ -48,7 +48,7 @@ impl Server {
         .await;
     }
 
-    /// The server for a test that waits for it on its own thread.
+    /// The server for a test that blocks its own thread.
     pub fn into_inner(self) -> crate::Server {
         self.0.expect("it is there")
     }
@@ -114,7 +114,7 @@ pub struct Admin(pub MultiplexedConnection);
 
 impl Admin {
     pub async fn connect(url: &str) -> redis::RedisResult<Self> {
-        // A machine that is paused for a second fails no test.
+        // A machine that stalls for a second fails no test.
         let patient = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(PATIENCE))
             .set_response_timeout(Some(PATIENCE));
@@ -129,7 +129,7 @@ impl Admin {
         reply.unwrap_or_else(|error| panic!("{command}: {error}"))
     }
 
-    /// The same, which may fail.
+    /// Runs a command given as words, which may fail.
     pub async fn ask<T: FromRedisValue>(&mut self, command: &str) -> redis::RedisResult<T> {
         let mut words = command.split(' ');
         let mut cmd = redis::cmd(words.next().unwrap());
@@ -155,7 +155,7 @@ impl Admin {
         info.lines().filter_map(calls_of).collect()
     }
 
-    /// The server's IDs of the connections of this crate's clients.
+    /// The IDs of the connections of this crate's clients.
     pub async fn lock_clients(&mut self) -> Vec<String> {
         let list: String = self.run("CLIENT LIST").await;
         let lines = list

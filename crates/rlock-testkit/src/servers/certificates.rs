@@ -21,7 +21,7 @@ impl Authority {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        // Strict verification, as in Python 3.13 and later, requires this, and the other's identifier.
+        // Strict verification, as in Python 3.13 and later, requires this and the issuer's identifier.
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
         let key = KeyPair::generate().unwrap();
         let pem = params.self_signed(&key).unwrap().pem();

@@ -1,7 +1,6 @@
 //! A connection to a server that can be left waiting for a reply.
 //!
-//! A thread per connection parses what the server sends, so a test can look whether a blocked call has been answered
-//! without giving up on it.
+//! A thread per connection parses the replies, so a test can check a blocked call for its reply, and wait further.
 
 use std::io::Write;
 use std::net::{Shutdown, TcpStream};
@@ -86,7 +85,7 @@ impl Client {
         Ok(client)
     }
 
-    /// The reply to a command of a server that may end meanwhile.
+    /// The reply to a command, from a server that may end meanwhile.
     pub fn try_call(&self, line: &str) -> std::io::Result<Value> {
         (&self.stream).write_all(&request(&words(line)))?;
         let reply = self.reply_within(PATIENCE);
@@ -108,7 +107,7 @@ impl Client {
         self.id
     }
 
-    /// Sends bytes as they are.
+    /// Sends raw bytes.
     pub fn send_bytes(&self, bytes: &[u8]) {
         (&self.stream).write_all(bytes).expect("the server reads");
     }
@@ -186,7 +185,7 @@ impl Drop for Client {
     }
 }
 
-/// A reply as a person would write it: `nil`, `5`, `OK`, `[a 1 [b 2]]`, `ERR it went wrong`.
+/// A reply as text: `nil`, `5`, `OK`, `[a 1 [b 2]]`, `ERR it went wrong`.
 pub fn text(value: &Value) -> String {
     let list = |values: &[Value]| values.iter().map(text).collect::<Vec<_>>().join(" ");
     match value {
@@ -259,7 +258,7 @@ impl Subscriber {
             .1
     }
 
-    /// All messages published so far that were not taken, each as `channel: text`.
+    /// All messages so far that the test has not read, each as `channel: text`.
     pub fn messages(&mut self) -> Vec<String> {
         self.catch_up();
         self.early
@@ -284,7 +283,7 @@ impl Subscriber {
     fn message_of(reply: &Value) -> (String, String) {
         match reply {
             Value::Array(parts) => match parts.as_slice() {
-                // Unlock messages have one channel, whatever its kind.
+                // Unlock messages have one channel name, for both kinds of channels.
                 [kind, channel, message]
                     if text(kind) == "smessage" && !text(channel).starts_with("redisson") =>
                 {

@@ -29,7 +29,7 @@ impl Node {
     async fn start(number: usize) -> Self {
         let server = Setup::new().cluster_node().start_async().await;
         let mut admin = server.admin().await;
-        // Epochs that differ from the start need no agreement later.
+        // With different epochs from the start, the nodes need no agreement later.
         let epoch = format!("CLUSTER SET-CONFIG-EPOCH {}", number + 1);
         let _: () = admin.run(&epoch).await;
         Self {
@@ -53,7 +53,7 @@ impl Cluster {
             let range = format!("CLUSTER ADDSLOTSRANGE {} {}", slots.start(), slots.end());
             let _: () = cluster.admin(master).await.run(&range).await;
         }
-        cluster.introduce().await;
+        cluster.meet_all().await;
         for replica in masters..cluster.nodes.len() {
             let master = &cluster.nodes[(replica - masters) / replicas_per_master];
             let replicate = format!("CLUSTER REPLICATE {}", master.id);
@@ -70,7 +70,7 @@ impl Cluster {
         slot(start(master))..=slot(start(master + 1) - 1)
     }
 
-    async fn introduce(&self) {
+    async fn meet_all(&self) {
         let mut admin = self.admin(0).await;
         for other in &self.nodes[1..] {
             let bus: (String, u16) = other
@@ -135,8 +135,8 @@ impl Cluster {
         is_agreed
     }
 
-    /// Waits until a replica has everything from its master. `WAIT` does not show this: a connection that wrote
-    /// nothing gets an answer at once.
+    /// Waits until a replica has all data of its master. `WAIT` cannot do this: a connection that wrote nothing gets an
+    /// answer at once.
     pub async fn copied(&self, master: usize, replica: usize) {
         let offset = |node| self.server(node).info("replication", "master_repl_offset");
         eventually("the replica has everything", async || {
@@ -209,7 +209,7 @@ impl Cluster {
         self.agreed().await;
     }
 
-    /// Moves a slot like the tools of a cluster.
+    /// Moves a slot as the tools of a cluster do.
     pub async fn move_slot(&self, slot: u16, from: usize, to: usize) {
         self.begin_move(slot, from, to).await;
         self.move_keys(slot, from, to).await;
@@ -242,12 +242,12 @@ impl Cluster {
         true
     }
 
-    /// A node loses contact to all others, and all of them know it.
+    /// A node loses contact to all other nodes, and all nodes know that.
     pub async fn is_cut_off(&self, node: usize) {
         let mut admin = self.admin(node).await;
         let server: String = admin.run("INFO server").await;
         if server.contains("valkey_version") {
-            // The nodes would tell the others which node to forget, but they can be made deaf.
+            // On Valkey `CLUSTER FORGET` would spread to the other nodes, so this node drops all their packets instead.
             let _: () = admin.run("DEBUG DROP-CLUSTER-PACKET-FILTER -2").await;
         } else {
             for other in (0..self.nodes.len()).filter(|other| *other != node) {
@@ -286,7 +286,7 @@ impl Cluster {
         node.is_dead = false;
     }
 
-    /// Ends a node at once. Its replica takes over; `agreed` waits for that.
+    /// Kills a node. Its replica takes over; `agreed` waits for that.
     pub fn kill(&mut self, node: usize) {
         self.nodes[node].server.kill();
         self.nodes[node].is_dead = true;

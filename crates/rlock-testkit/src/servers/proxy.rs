@@ -18,8 +18,8 @@ pub enum Weather {
     /// The next request with these bytes is carried out, but its connection ends
     /// before the reply; then fair again.
     CutReplyTo(&'static str),
-    /// Nothing arrives any more, and no connection ends. A connection that has
-    /// lost something ends with the next bytes in another weather.
+    /// Nothing arrives, and no connection ends. A connection that has lost bytes ends at the next bytes in another
+    /// weather.
     Swallow,
     /// Bytes from the server arrive only when the weather has changed.
     Fog,
@@ -36,8 +36,7 @@ pub enum Weather {
 }
 
 impl Weather {
-    /// The number of the received bytes that still arrive before the connection
-    /// ends; `None` if all do.
+    /// How many of the received bytes still arrive before the connection ends; `None` if all do.
     fn cut(&mut self, length: usize, is_request: bool) -> Option<usize> {
         let left = match self {
             Self::CutRequests(left) if is_request => left,
@@ -149,7 +148,7 @@ impl Proxy {
         }
     }
 
-    /// Forgets all records so far.
+    /// Deletes all records.
     pub fn forget(&self) {
         self.state.requests.lock().unwrap().clear();
         self.state.most_renewals.store(0, Ordering::SeqCst);
@@ -177,7 +176,7 @@ async fn forward(mut client: TcpStream, mut server: TcpStream, state: Arc<State>
     let mut has_lost = false;
     loop {
         tokio::select! {
-            // Replies are not slow, for any number of requests.
+            // A reply is not delayed, after any number of requests.
             biased;
             length = server.read(&mut reply) => {
                 let bytes = reply.get(..length.ok().filter(|length| *length > 0)?)?;
@@ -207,11 +206,11 @@ async fn forward(mut client: TcpStream, mut server: TcpStream, state: Arc<State>
                 let weather = state.weather.lock().unwrap().clone();
                 match weather {
                     Weather::Swallow => has_lost = true,
-                    // Bytes after a gap would be taken for the lost ones.
+                    // Bytes after a gap would be mistaken for the lost bytes.
                     _ if has_lost => return None,
                     Weather::CutReplyTo(words) if contains(bytes, words) => {
                         server.write_all(bytes).await.ok()?;
-                        // The reply shows that it was carried out.
+                        // The reply shows that the server carried it out.
                         let _ = server.read(&mut reply).await.ok()?;
                         *state.weather.lock().unwrap() = Weather::Fair;
                         return None;
@@ -238,7 +237,7 @@ async fn end(mut stream: TcpStream, bytes: &[u8]) -> Option<()> {
     stream.shutdown().await.ok()
 }
 
-/// Delivers a request although its client may have left long ago.
+/// Delivers a request although its client may have disconnected long ago.
 async fn deliver_late(server: &mut TcpStream, bytes: &[u8], late: &Late) {
     late.arrive.notified().await;
     let sent = server.write_all(bytes).await;

@@ -1,4 +1,4 @@
-//! Replicas, and the Sentinels that watch a master and name the next one.
+//! Replicas, and Sentinels that monitor a master and fail it over.
 
 use std::fs::File;
 use std::process::{Child, Command, Stdio};
@@ -18,7 +18,7 @@ pub async fn replica_of(master: &crate::Server) -> Server {
         replica.info("replication", "master_link_status") == "up"
     })
     .await;
-    // It may be connected without acknowledging yet.
+    // A connected replica may not acknowledge yet.
     let _: () = admin.run("SET rlock-testkit 1").await;
     eventually("the replica acknowledges", async || {
         admin.run::<u64>("WAIT 1 1000").await == 1
@@ -36,7 +36,7 @@ pub struct Sentinel {
 }
 
 impl Sentinel {
-    /// A Sentinel that watches `master`, decides alone, and knows the existing replica.
+    /// A Sentinel that monitors `master`, decides alone, and knows the existing replica.
     pub async fn of(master: &crate::Server) -> Self {
         let sentinel = Self::start(master.port(), 1, "").await;
         eventually("the Sentinel knows the replica", async || {
@@ -50,8 +50,8 @@ impl Sentinel {
         sentinel
     }
 
-    /// A Sentinel that takes the server at `master` for the master, and replaces it when `quorum` of them agree; with
-    /// these lines of configuration.
+    /// A Sentinel that monitors the server at port `master` as the master, and replaces it when `quorum` Sentinels
+    /// agree; with these lines of configuration.
     pub async fn start(master: u16, quorum: usize, lines: &str) -> Self {
         loop {
             let port = free_port();

@@ -1,7 +1,6 @@
-//! A server with the module, in a directory and on a port of its own.
+//! A server with the module, in its own directory and on its own port.
 //!
-//! When a test is done with its server, the server must still be well: alive, without a crash report and without a
-//! panic that the module had to catch.
+//! At the end of a test, its server must be healthy: alive, without a crash report and without a panic in the module.
 
 use std::fs;
 use std::net::TcpListener;
@@ -30,7 +29,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server with the module and nothing special.
+    /// Starts a server with the module and the default configuration.
     #[track_caller]
     pub fn start() -> Self {
         Setup::new().start()
@@ -64,7 +63,7 @@ impl Server {
                 0
             };
             match server.launch() {
-                // Another process took the port first.
+                // Another process has taken the port.
                 Err(log) if log.contains("Address already in use") => {}
                 Err(log) => return Err(log),
                 Ok(()) => return Ok(server),
@@ -153,7 +152,7 @@ impl Server {
         self.end();
     }
 
-    /// The server may have ended from here on: others who know its process id may end it.
+    /// From here on the server may have ended: other processes that know its process id may end it.
     pub fn may_end(&self) {
         self.was_killed.store(true, Ordering::Relaxed);
     }
@@ -169,20 +168,20 @@ impl Server {
         self.connection = None;
     }
 
-    /// Starts the server again after its end, with the data it left.
+    /// Restarts the server after its end, with its data on disk.
     #[track_caller]
     pub fn start_again(&mut self) {
         self.try_start_again()
             .unwrap_or_else(|log| panic!("the server did not start again:\n{log}"));
     }
 
-    /// Starts the server again; its log is the error.
+    /// Restarts the server; its log is the error.
     pub fn try_start_again(&mut self) -> Result<(), String> {
         assert!(self.process.is_none(), "the server has ended");
         self.launch()
     }
 
-    /// From the next start on, the server runs without the module.
+    /// The server runs without the module from the next start on.
     pub fn forget_module(&mut self) {
         self.setup = self.setup.clone().without_module();
     }
@@ -249,19 +248,19 @@ impl Server {
                 .unwrap_or_default()
         };
         let pong = ask("PING");
-        // A server that requires a password says no more.
+        // A server that requires a password reports nothing else.
         pong.starts_with("NOAUTH")
             || pong == "PONG"
                 && ask("INFO server").contains(&format!("process_id:{}\r", self.process_id()))
     }
 
-    /// Asserts that the server runs and had no unexpected fault.
+    /// Asserts that the server runs and is healthy.
     #[track_caller]
     pub fn assert_well(&mut self) {
         if self.process.is_none() || *self.was_killed.get_mut() {
             return;
         }
-        // It may be paused.
+        // Its process may be paused.
         self.signal("CONT");
         let Some(process) = self.process.as_mut() else {
             return;

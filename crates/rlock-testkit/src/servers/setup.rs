@@ -47,8 +47,8 @@ impl Setup {
         self
     }
 
-    /// A cluster node, which has no slots yet. Its bus has a port that no outgoing connection gets, because the bus
-    /// binds it only once, when the server starts.
+    /// A cluster node, which has no slots yet. Its bus has a port that no outgoing connection gets: the bus binds it
+    /// only once, when the server starts.
     pub fn cluster_node(self) -> Self {
         self.settings(&[
             ("cluster-enabled", "yes"),
@@ -167,7 +167,7 @@ pub fn program() -> String {
 ///
 /// # Panics
 ///
-/// If it was not built, or not from the current source.
+/// If the module was not built, or is older than its source.
 pub fn module() -> &'static Path {
     static MODULE: OnceLock<PathBuf> = OnceLock::new();
     MODULE.get_or_init(|| {

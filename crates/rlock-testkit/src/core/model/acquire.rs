@@ -39,9 +39,8 @@ impl Model {
         }
     }
 
-    /// Whether no waiting request comes before this one. An owner with a place
-    /// asks from there. A try leaves a waiting request alone, and ignores a place
-    /// of another kind.
+    /// Whether no waiting request comes before this one. An owner with a place asks from its place. A try does not
+    /// change a waiting request, and ignores a place of another kind.
     fn is_its_turn(&self, keys: &[usize], ask: &Ask<'_>, kind: Kind) -> bool {
         let is_try = ask.request.wait == Wait::No;
         let Some(own) = self.place_of_any(keys, ask.owner()) else {
@@ -98,7 +97,7 @@ impl Model {
         shared(ask.request.options.mode) && hold + queued >= self.limits.shared_max
     }
 
-    /// The owner need not wait any more for what it asks.
+    /// The owner no longer has to wait for these keys.
     pub(super) fn use_up_place(&mut self, keys: &[usize], ask: &Ask<'_>, kind: Kind) {
         let own = self.place_of_any(keys, ask.owner());
         let Some(own) = own.filter(|it| it.is_like(keys, ask, kind)).cloned() else {
@@ -158,7 +157,7 @@ impl Model {
         let own = stored.unwrap_or_else(|| self.next_fence(&[at]));
         let fence = raise_to.map_or(own, |to| own.max(to));
         let is_new = stored != Some(fence);
-        self.believe(at, fence);
+        self.note_fence(at, fence);
         let hash = self.locks[at].data.lock_mut().expect("it holds");
         if is_new {
             hash.fence = hash.fence.max(Some(fence));

@@ -82,12 +82,12 @@ impl Model {
         self.lacks_more_watches(replaced, keys, ask)
     }
 
-    /// The same if the owner holds all of them and asks again.
+    /// Whether it would exceed the limit if the owner holds all of them and asks again.
     pub(super) fn lacks_watches_to_stay(&self, keys: &[usize], ask: &Ask<'_>) -> bool {
         self.lacks_more_watches(self.watched_holds(keys, ask), keys, ask)
     }
 
-    /// The same if the request were queued: its holds are kept too.
+    /// Whether it would exceed the limit if the request were queued: its holds are kept too.
     pub(super) fn lacks_watches_to_queue(&self, keys: &[usize], ask: &Ask<'_>, kind: Kind) -> bool {
         self.lacks_more_watches(self.watched_places(keys, ask, kind), keys, ask)
     }
@@ -125,11 +125,11 @@ impl Model {
             lock.watching
                 .retain(|it| it.channel.is_some() || it.bind.is_some());
         }
-        // Owners that these let in may hold for longer than the cut holds.
+        // Owners that are admitted after these holds may hold for longer than the cut holds.
         self.end_waits();
         for at in 0..self.locks.len() {
-            // One after the other: the end of one may let another in, who is then
-            // bound to the connection that asked for it.
+            // One by one: the end of one hold may admit another owner, whose hold is then bound to the connection that
+            // asked for it.
             for owner in self.unbind(at, closed) {
                 self.settle(at);
                 self.cut(at, &owner);
@@ -164,7 +164,7 @@ impl Model {
             return;
         };
         if lock.data.holder(owner).is_none() {
-            // Another owner's hold with the same fence has come here.
+            // Another owner's hold with the same fence is here now.
             return;
         }
         if bind.grace == 0 {

@@ -1,4 +1,4 @@
-//! Which owners could never continue if a request waited.
+//! Finds owners that could never continue if a request waited.
 //!
 //! At first all waiting owners count as stuck. Then each owner is freed whose
 //! waits are not blocked by a stuck owner, until nobody else can be freed. The
@@ -10,9 +10,8 @@ use rlock_core::Mode;
 use super::{Kind, Model, Waiting};
 
 impl Model {
-    /// Whether the asking owner would become part of a knot by waiting. An
-    /// existing knot does not count: it was not checked for, or others have
-    /// changed keys.
+    /// Whether the asking owner would become part of a knot by waiting. An existing knot does not count: detection was
+    /// off, or other clients have changed keys.
     pub(super) fn closes_cycle(&self, asked: &Waiting) -> bool {
         if !self.limits.detects_deadlocks {
             return false;
@@ -25,8 +24,7 @@ impl Model {
         stuck.contains(&asked.owner.as_str())
     }
 
-    /// The owners who can never continue in the current state, whatever happens
-    /// to the owners in `free`.
+    /// The owners that can never continue in the current state, even if the owners in `free` release all locks.
     pub fn stuck(&self, free: &[&str]) -> Vec<&str> {
         let waiting = self.requests.iter().filter(|it| !it.is_kept());
         self.stuck_of(&waiting.collect::<Vec<_>>(), free)
@@ -39,11 +37,11 @@ impl Model {
         let owners = waiting.iter().map(|it| it.owner.as_str());
         let mut stuck: Vec<_> = owners.filter(|it| !free.contains(it)).collect();
         loop {
-            let goes_on = |owner: &&str| {
+            let can_continue = |owner: &&str| {
                 let mut own = waiting.iter().filter(|it| it.owner == **owner);
                 !own.any(|it| self.is_blocked(it, waiting, &stuck))
             };
-            let Some(gone) = stuck.iter().copied().find(goes_on) else {
+            let Some(gone) = stuck.iter().copied().find(can_continue) else {
                 return stuck;
             };
             stuck.retain(|it| *it != gone);

@@ -50,7 +50,7 @@ impl Model {
         hash.end_with_the_last();
     }
 
-    /// Gives the first in the queue its outcome, if there is one.
+    /// Resolves the first request in the queue, if it has an outcome.
     pub(super) fn serve_front(&mut self, at: usize) -> bool {
         let Some(front) = self.waiting_at(at).first().map(|it| (*it).clone()) else {
             return false;
@@ -86,16 +86,15 @@ impl Model {
         true
     }
 
-    /// A request for several locks leaves each of them free until it has all or
-    /// has given way. By then the messages about the end of the previous hold are
-    /// out.
+    /// A request for several locks leaves each of them free until it gets all of them or yields. The messages about the
+    /// end of the previous hold are sent before.
     fn leave_free(&mut self, front: &Waiting) {
         for at in front.keys.iter().filter(|_| front.kind == Kind::Many) {
             self.value_message(*at);
         }
     }
 
-    /// Nobody would receive the grant. Only its fence is left, as the last one.
+    /// Nobody would receive the grant. Only its fence remains, as the last fence.
     fn skip(&mut self, at: usize, front: &Waiting) {
         let fence = self.next_fence(&front.keys);
         for key in &front.keys {
@@ -107,12 +106,12 @@ impl Model {
         let upgrade = front.kind == Kind::Upgrade;
         self.end_call(front.id, "kept for a grant that nobody heard");
         if self.locks[at].data.holder(&front.owner).is_some() {
-            // It is as gone as the holder of an undelivered grant.
+            // It counts as disconnected, like the holder of an undelivered grant.
             self.give_back(at, &front.owner, upgrade);
         }
     }
 
-    /// Whether a free lock is left, for a moment, to clients that only listen.
+    /// Whether a free lock is reserved for a moment for clients that only listen.
     fn yields(&mut self, at: usize, front: u64) -> bool {
         let after = self.limits.yield_after;
         let (now, has_listeners) = (self.now, self.has_listeners);

@@ -1,4 +1,4 @@
-//! The content of a key, as far as locks are concerned.
+//! The content of a key, for locks.
 
 use rlock_core::Mode;
 

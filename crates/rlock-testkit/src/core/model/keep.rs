@@ -3,8 +3,7 @@
 use super::{Kind, Model, Via, Waiting};
 
 impl Model {
-    /// A request ends with its call, unless its place is kept: then nobody waits
-    /// there until the grace ends.
+    /// A request ends with its call, unless its place is kept: then the place stays empty until the grace ends.
     pub(super) fn end_call(&mut self, id: u64, kept: &'static str) {
         let Some(keep) = self.request(id).wanted.keep else {
             self.drop_request(id);

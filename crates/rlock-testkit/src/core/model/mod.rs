@@ -1,9 +1,7 @@
-//! The contract of the locks again, in the simplest form.
+//! A second, naive implementation of the locks' contract.
 //!
-//! It is written from the contract alone, and should be read beside it.
-//! Everything is a plain list that is searched from its start, nothing is stored
-//! that can be computed again, and time is a number of milliseconds. It is not
-//! fast.
+//! It is written from the contract alone: read the two together. Everything is a plain list that is searched from its
+//! start, nothing is stored that can be computed, and time is a number of milliseconds. It is not fast.
 
 mod acquire;
 mod bind;
@@ -12,10 +10,10 @@ mod grant;
 mod hash;
 mod keep;
 mod many;
+mod notify;
 mod queue;
 mod release;
 mod settle;
-mod tell;
 mod turn;
 mod upgrade;
 mod value;
@@ -43,7 +41,7 @@ pub struct Waiting {
     pub user: Vec<u8>,
 }
 
-/// The request's wishes, until it is granted.
+/// The request's options, until it is granted.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
     pub mode: Mode,
@@ -71,7 +69,7 @@ impl Wanted {
     }
 }
 
-/// How a request is answered.
+/// How a request gets its answer.
 #[derive(Clone, Debug)]
 pub enum Via {
     Call {
@@ -102,7 +100,7 @@ impl Via {
     }
 }
 
-/// The wishes of a renewal.
+/// The options of a renewal.
 #[derive(Clone, Debug)]
 pub struct Renewed {
     pub lease_ms: u32,
@@ -163,17 +161,16 @@ pub struct Lock {
     /// The earliest lease end that this server has seen, while somebody waits or
     /// watches: a lease end counts once it was seen.
     pub seen_end: Option<u64>,
-    /// Whether listeners get an unlock message if nobody takes it.
+    /// Whether listeners get an unlock message if the lock stays free.
     pub owes_message: bool,
     /// Whether it must be settled before the command is over.
     pub touched: bool,
-    /// Hand-offs since clients outside the queue had a chance.
+    /// Hand-offs since the lock was last left to clients outside the queue.
     pub in_a_row: u64,
     /// Until when the queue waits for a taker outside the queue.
     pub yields_until: Option<u64>,
-    /// The largest fence that was granted or found here, as far as it is
-    /// believed.
-    pub met: u64,
+    /// The largest fence that was granted or found here, at most one hour ahead of the clock.
+    pub largest_fence: u64,
     /// The fence and the value of the hold that followers consider current.
     pub followed: Option<(u64, &'static str)>,
 }
@@ -230,7 +227,7 @@ impl Lock {
             touched: false,
             in_a_row: 0,
             yields_until: None,
-            met: 0,
+            largest_fence: 0,
             followed: None,
         }
     }
@@ -305,24 +302,24 @@ impl Model {
     pub fn next_fence(&mut self, keys: &[usize]) -> u64 {
         self.fences_given += 1;
         let by_clock = (self.last_fence + 1).max(self.now * 1000);
-        let met = keys.iter().map(|at| self.locks[*at].met).max();
-        let fence = by_clock.max(met.map_or(0, |met| met + 1));
+        let largest = keys.iter().map(|at| self.locks[*at].largest_fence).max();
+        let fence = by_clock.max(largest.map_or(0, |largest| largest + 1));
         if fence == by_clock {
             self.last_fence = fence;
         } else {
             self.event("fence", "ahead of the clock");
         }
         for at in keys {
-            self.locks[*at].met = fence;
+            self.locks[*at].largest_fence = fence;
         }
         fence
     }
 
-    /// A fence was found in a key: later fences there are above it, as far as it
-    /// is believed.
-    pub fn believe(&mut self, at: usize, fence: u64) {
+    /// A fence was found in a key. Later fences there are larger, but a found fence counts for at most one hour ahead
+    /// of the clock.
+    pub fn note_fence(&mut self, at: usize, fence: u64) {
         let fence = fence.min(self.highest_fence());
-        self.locks[at].met = self.locks[at].met.max(fence);
+        self.locks[at].largest_fence = self.locks[at].largest_fence.max(fence);
     }
 
     /// The server restarts with its keys only.

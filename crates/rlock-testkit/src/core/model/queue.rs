@@ -1,4 +1,4 @@
-//! Getting a place in the queue, taking it over, and losing it.
+//! How a request gets a place in the queue, takes one over, and loses it.
 
 use rlock_core::{Mode, Wait};
 
@@ -151,7 +151,7 @@ impl Model {
         waiting.keys.iter().all(first) && waiting.keys.iter().all(fits)
     }
 
-    /// Whether only the queue keeps the request from this lock.
+    /// Whether the request would get this lock if the queue were empty.
     pub(super) fn fits(&self, at: usize, waiting: &Waiting) -> bool {
         if self.now < self.grants_from {
             return false;

@@ -87,7 +87,7 @@ impl Model {
         0
     }
 
-    /// The owner ends its hold, and wants no message about that.
+    /// The owner ends its hold itself, so it gets no message about that.
     pub(super) fn give_back(&mut self, at: usize, owner: &str, held: bool) {
         let lock = &mut self.locks[at];
         lock.watching.retain(|it| it.owner != owner);
@@ -107,8 +107,8 @@ impl Model {
         }
     }
 
-    /// A grant from the queue did not reach its owner: all of it goes to the
-    /// next.
+    /// A grant from the queue did not reach its owner: all of its locks pass to
+    /// the next requests.
     pub fn undeliver(&mut self, keys: &[usize], owner: &str, undone: u64) -> Reply<u64> {
         let held: Vec<bool> = keys.iter().map(|at| self.is_held(*at)).collect();
         let mut from = Vec::new();

@@ -88,7 +88,7 @@ impl Model {
         let holders = hash.iter().flat_map(|it| &it.holders);
         let fences = holders.map(|it| it.fence).chain(hash.map(|it| it.fence));
         if let Some(fence) = fences.max().flatten() {
-            self.believe(at, fence);
+            self.note_fence(at, fence);
         }
         self.drop_lapsed(at);
         self.cut_by_key(at);
@@ -142,7 +142,7 @@ impl Model {
             let ends = hash.holders.iter().map(|it| hash.end_of(it));
             ends.min()
         });
-        // Until grants begin, it is read for them and not for its end.
+        // Until grants begin, the key is read for the grants and not for its end.
         lock.seen_end = lock
             .seen_end
             .filter(|end| now >= grants_from || *end < grants_from);

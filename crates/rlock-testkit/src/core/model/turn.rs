@@ -1,4 +1,4 @@
-//! The passing of time, and what becomes due.
+//! Time passes, and deadlines become due.
 
 use super::{Lock, Model};
 
@@ -24,7 +24,7 @@ impl Model {
         }
     }
 
-    /// Lets time pass, with a turn now and after each end on the way.
+    /// Lets time pass, with a turn now and after each deadline in between.
     pub fn advance(&mut self, to: u64) {
         self.turn();
         while let Some(next) = self.next_turn().filter(|next| *next <= to) {

@@ -22,7 +22,7 @@ impl Model {
         if self.lacks_watches(&[at], ask, Kind::Upgrade) {
             return Reply::QUEUE_FULL;
         }
-        // It may have had a place before it got the lock.
+        // The owner may have had a place before it got the lock.
         self.use_up_place(&[at], ask, Kind::Upgrade);
         let before = self.locks[at].data.lock().and_then(|it| it.ends);
         let fence = self.next_fence(&[at]);

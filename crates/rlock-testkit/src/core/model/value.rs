@@ -11,8 +11,8 @@ impl Model {
         }
     }
 
-    /// A command, or an action without one, has finished with a lock. Nobody
-    /// learns of values that came and went in between.
+    /// A command, or an action without one, has finished with a lock. Followers do not see values that were replaced
+    /// within the command.
     pub(super) fn value_message(&mut self, at: usize) {
         let lock = &mut self.locks[at];
         let is_now = lock.data.published();
@@ -36,8 +36,7 @@ impl Model {
         self.see(at);
     }
 
-    /// A client sees who holds a lock, and receives a message about the end from
-    /// then on.
+    /// A client has asked who holds a lock. From then on it receives a message about the end of the hold.
     pub fn follow(&mut self, at: usize) {
         self.expire_key(at);
         let lock = &mut self.locks[at];
@@ -45,7 +44,7 @@ impl Model {
             && let Some((fence, value)) = lock.data.published()
         {
             lock.followed = Some((fence, value));
-            self.believe(at, fence);
+            self.note_fence(at, fence);
             self.event("value", "is asked for");
             self.see(at);
         }

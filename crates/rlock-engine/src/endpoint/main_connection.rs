@@ -20,7 +20,7 @@ const TAGS_MAX: u32 = 120_000;
 
 /// The main connection of a server.
 #[derive(Debug, Default)]
-pub(super) struct Keeper {
+pub(super) struct MainConnection {
     stage: Stages,
     /// Failures since the last connection that worked.
     attempts: u32,
@@ -32,16 +32,16 @@ pub(super) struct Keeper {
     outage: Outage,
 }
 
-/// What the user knows about the current outage of a server.
+/// Which failures of the current outage of a server the user has seen.
 #[derive(Debug, Default)]
 pub(super) enum Outage {
-    /// Nothing. Usually there is none.
+    /// None, or there is no outage.
     #[default]
-    Unknown,
+    Unreported,
     /// A failure that may pass by itself.
-    Passing,
+    Transient,
     /// A failure that does not pass by itself, such as a wrong password.
-    Lasting,
+    Permanent,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -69,7 +69,8 @@ pub(super) struct Start {
     calls: Vec<Id>,
     /// The server that is being tried.
     tried: Node,
-    /// The servers of a cluster that were not tried; none before they are known.
+    /// The servers of a cluster that were not tried yet; none before the slots
+    /// are known.
     left: Option<Vec<Node>>,
     failures: Vec<(String, Failure)>,
     /// Whether the question about the module was sent.
@@ -77,12 +78,11 @@ pub(super) struct Start {
 }
 
 impl Outage {
-    /// Whether the user should learn of this failure too. From then on the user
-    /// knows it.
+    /// Whether the user should see this failure too; records that it was shown.
     pub(super) fn is_news(&mut self, failure: &Failure) -> bool {
-        let (is_news, known) = match (&self, failure.may_pass()) {
-            (Self::Unknown, true) => (true, Self::Passing),
-            (Self::Unknown | Self::Passing, false) => (true, Self::Lasting),
+        let (is_news, known) = match (&self, failure.is_transient()) {
+            (Self::Unreported, true) => (true, Self::Transient),
+            (Self::Unreported | Self::Transient, false) => (true, Self::Permanent),
             _ => return false,
         };
         *self = known;
@@ -90,7 +90,7 @@ impl Outage {
     }
 }
 
-impl Keeper {
+impl MainConnection {
     pub(super) fn failure(&self) -> Option<&Failure> {
         self.failure.as_ref()
     }
@@ -99,7 +99,7 @@ impl Keeper {
 impl Endpoint {
     /// The main connection of a server.
     pub(super) fn main_connection(&self, node: Node) -> Option<ConnectionId> {
-        match self.keepers.get(&node)?.stage {
+        match self.main_connections.get(&node)?.stage {
             Stages::Up { main, .. } => Some(main),
             _ => None,
         }
@@ -107,7 +107,7 @@ impl Endpoint {
 
     /// The main connections of the connected servers.
     pub(super) fn main_connections(&self) -> Vec<ConnectionId> {
-        let nodes = self.keepers.keys();
+        let nodes = self.main_connections.keys();
         nodes
             .filter_map(|node| self.main_connection(*node))
             .collect()
@@ -115,7 +115,7 @@ impl Endpoint {
 
     /// Connects to a server that was not needed so far.
     pub(super) fn keep(&mut self, now: Instant, node: Node) {
-        if self.keepers.entry(node).or_default().stage == Stages::Idle {
+        if self.main_connections.entry(node).or_default().stage == Stages::Idle {
             self.find(now, node);
         }
     }
@@ -125,7 +125,7 @@ impl Endpoint {
             Source::One(address) => Ok(address.clone()),
             Source::Cluster(cluster) => cluster.server(node),
             Source::Sentinels(_) => {
-                self.keepers.entry(node).or_default().stage = Stages::Finding;
+                self.main_connections.entry(node).or_default().stage = Stages::Finding;
                 return self.ask_sentinels(now);
             }
         };
@@ -138,13 +138,13 @@ impl Endpoint {
     fn connect_to(&mut self, now: Instant, node: Node, address: Address) {
         let limit = self.settings.limits.response;
         let main = self.new_connection(now, Purpose::Main(node), address, limit);
-        self.keepers.entry(node).or_default().stage = Stages::Connecting(main);
+        self.main_connections.entry(node).or_default().stage = Stages::Connecting(main);
     }
 
-    /// The Sentinels have named the master or failed to.
+    /// The Sentinels have named the master, or none of them has.
     pub(super) fn master_is_at(&mut self, now: Instant, found: Result<Address, Failure>) {
         let node = Node::default();
-        let stage = self.keepers.get(&node).map(|keeper| &keeper.stage);
+        let stage = self.main_connections.get(&node).map(|state| &state.stage);
         match (stage, found) {
             (Some(Stages::Finding), Ok(address)) => self.connect_to(now, node, address),
             (Some(Stages::Finding), Err(failure)) => {
@@ -158,7 +158,7 @@ impl Endpoint {
                     self.give_up(now, main, super::silent());
                 }
             }
-            // A server is kept if no Sentinel answers.
+            // If no Sentinel answers, the client stays with its server.
             _ => {}
         }
     }
@@ -169,11 +169,11 @@ impl Endpoint {
         };
         let (earlier, is_predecessor_gone) = (connection.earlier, connection.is_predecessor_gone);
         let address = connection.address.to_string();
-        let keeper = self.keepers.entry(node).or_default();
-        keeper.stage = Stages::Up { main, since: now };
-        keeper.failure = None;
-        keeper.outage = Outage::Unknown;
-        keeper.earlier.drain(..earlier.min(keeper.earlier.len()));
+        let state = self.main_connections.entry(node).or_default();
+        state.stage = Stages::Up { main, since: now };
+        state.failure = None;
+        state.outage = Outage::Unreported;
+        state.earlier.drain(..earlier.min(state.earlier.len()));
         self.note(Note::Connected { address });
         let up = engine::Event::ConnectionUp {
             node,
@@ -181,8 +181,8 @@ impl Endpoint {
             is_predecessor_gone,
         };
         self.engine.handle(now, up);
-        self.questions_go_on(now);
-        self.watches_go_on(now);
+        self.resume_questions(now);
+        self.resume_watches(now);
         if matches!(self.source, Source::Sentinels(_)) {
             self.ask_sentinels_later(now);
         }
@@ -197,20 +197,20 @@ impl Endpoint {
         connection: Connection,
         failure: Failure,
     ) {
-        let keeper = self.keepers.entry(node).or_default();
-        let Stages::Up { since, .. } = keeper.stage else {
+        let state = self.main_connections.entry(node).or_default();
+        let Stages::Up { since, .. } = state.stage else {
             let address = connection.address.to_string();
             return self.not_connected(now, node, address, failure);
         };
         // A connection that is closed right after it opened counts as a failure:
         // the server may be a demoted master.
         if now - since >= SETTLED {
-            keeper.attempts = 0;
+            state.attempts = 0;
         }
-        keeper.earlier.push(connection.identity);
+        state.earlier.push(connection.identity);
         let address = connection.address.to_string();
         self.watches_are_lost(main);
-        self.pause_keeper(now, node);
+        self.pause_main_connection(now, node);
         self.note(Note::Lost {
             address: address.clone(),
         });
@@ -247,55 +247,55 @@ impl Endpoint {
             },
             Source::One(_) | Source::Sentinels(_) => failure,
         };
-        self.keepers.entry(node).or_default().failure = Some(failure.clone());
+        self.main_connections.entry(node).or_default().failure = Some(failure.clone());
         self.questions_fail_at(node, &failure);
         if self.is_cluster() {
-            self.suspect_routes(now);
+            self.mark_routes_stale(now);
             // Before the slots are known, no other server can be asked.
             let routes = self.engine.routes();
             if !routes.has(node) && !routes.nodes().is_empty() {
-                let keeper = self.keepers.entry(node).or_default();
-                (keeper.stage, keeper.attempts, keeper.failure) = (Stages::Idle, 0, None);
-                keeper.outage = Outage::Unknown;
+                let state = self.main_connections.entry(node).or_default();
+                (state.stage, state.attempts, state.failure) = (Stages::Idle, 0, None);
+                state.outage = Outage::Unreported;
                 let is_left = true;
                 self.engine
                     .handle(now, engine::Event::ConnectionDown { node, is_left });
-                return self.start_goes_on(now, node, failure);
+                return self.continue_start(now, node, failure);
             }
         }
-        self.pause_keeper(now, node);
-        self.start_goes_on(now, node, failure);
+        self.pause_main_connection(now, node);
+        self.continue_start(now, node, failure);
     }
 
-    /// Whether the user should learn of this failure of a server.
+    /// Whether the user should see this failure of a server.
     fn is_news_of(&mut self, node: Node, failure: &Failure) -> bool {
         // The address of a server without slots is not known yet, or no longer.
         if self.is_cluster() && !self.engine.routes().has(node) {
             return false;
         }
-        let keeper = self.keepers.entry(node).or_default();
-        let is_news = keeper.outage.is_news(failure);
+        let state = self.main_connections.entry(node).or_default();
+        let is_news = state.outage.is_news(failure);
         // The callers that wait for the start get the failure.
         let ends_start = !self.is_cluster() && self.start.is_some();
         is_news && !ends_start
     }
 
-    fn pause_keeper(&mut self, now: Instant, node: Node) {
-        let attempts = self.keepers.entry(node).or_default().attempts;
+    fn pause_main_connection(&mut self, now: Instant, node: Node) {
+        let attempts = self.main_connections.entry(node).or_default().attempts;
         let pause = self.engine.pause(attempts);
         let pause = match self.source {
             Source::Sentinels(_) => pause.min(sentinels::ASKED_EVERY),
             Source::One(_) | Source::Cluster(_) => pause,
         };
         let until = now + pause;
-        let keeper = self.keepers.entry(node).or_default();
-        keeper.attempts = attempts.saturating_add(1);
-        keeper.stage = Stages::Pause(until);
-        self.timers.insert((until, Timer::Keeper(node)));
+        let state = self.main_connections.entry(node).or_default();
+        state.attempts = attempts.saturating_add(1);
+        state.stage = Stages::Pause(until);
+        self.timers.insert((until, Timer::MainConnection(node)));
     }
 
-    pub(super) fn keeper_is_due(&mut self, now: Instant, node: Node) {
-        let stage = self.keepers.get(&node).map(|keeper| &keeper.stage);
+    pub(super) fn main_connection_is_due(&mut self, now: Instant, node: Node) {
+        let stage = self.main_connections.get(&node).map(|state| &state.stage);
         if matches!(stage, Some(Stages::Pause(until)) if *until <= now) {
             self.find(now, node);
         }
@@ -325,8 +325,8 @@ impl Endpoint {
         })
     }
 
-    /// Connects, to one server of a cluster, unless connected; and asks for the
-    /// module.
+    /// Connects unless connected, in a cluster to one server, and asks it for
+    /// the module.
     pub(super) fn start(&mut self, now: Instant, call: Id) {
         if self.is_closed {
             return self.resolve(call, Outcome::Failed(Error::Closed));
@@ -342,7 +342,7 @@ impl Endpoint {
             failures: Vec::new(),
             is_checking: false,
         });
-        let mut nodes = self.keepers.keys().copied();
+        let mut nodes = self.main_connections.keys().copied();
         if let Some(node) = nodes.find(|it| self.is_connected(*it)) {
             return self.check_module(now, node);
         }
@@ -394,7 +394,7 @@ impl Endpoint {
         }
     }
 
-    fn start_goes_on(&mut self, now: Instant, node: Node, failure: Failure) {
+    fn continue_start(&mut self, now: Instant, node: Node, failure: Failure) {
         let address = self.address(node);
         let is_cluster = self.is_cluster();
         // Servers that failed before are retried meanwhile.
@@ -437,7 +437,7 @@ impl Endpoint {
         self.start_ends(match answer {
             Err(Fault::Refused(error @ Error::ModuleMissing)) => Err(error),
             Err(Fault::Broken(failure)) => Err(Error::Connect(failure)),
-            Ok(()) | Err(Fault::Passing(_) | Fault::Moved(_) | Fault::Refused(_)) => Ok(()),
+            Ok(()) | Err(Fault::Transient(_) | Fault::Moved(_) | Fault::Refused(_)) => Ok(()),
         });
     }
 

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use rlock_core::{Fence, Timestamp};
 use rlock_engine::engine::claims::{Claims, Name};
 
-use crate::client::Happening;
+use crate::client::WorldEvent;
 use crate::cluster::Kind;
-use crate::operation::Fall;
+use crate::operation::Outage;
 use crate::server::{START, Server};
 use crate::world::{MS, SECOND, World};
 use rlock_testkit::core::store::{Store, Stored};
@@ -26,16 +26,16 @@ pub(crate) struct Unreplicated {
 }
 
 impl World {
-    /// Replication stops, and after `lag` the master falls.
-    pub(crate) fn fails_over(&mut self, shard: usize, fall: Fall, lag: u64, back: u64) {
+    /// Replication stops, and after `lag` the master fails.
+    pub(crate) fn fails_over(&mut self, shard: usize, outage: Outage, lag: u64, back: u64) {
         let row = &self.shards[shard];
         let (master, spare, is_failing) = (row.master, row.spare, row.is_failing);
         let is_moving = self.places.iter().any(|place| place.moving.is_some());
-        let is_steady = row.steady_from <= self.now;
-        if is_failing || is_moving || !is_steady || self.servers[spare].is_down(self.now) {
+        let may_fail_over = row.next_failover <= self.now;
+        if is_failing || is_moving || !may_fail_over || self.servers[spare].is_down(self.now) {
             return;
         }
-        let lag = if fall == Fall::Demoted { 0 } else { lag };
+        let lag = if outage == Outage::Demoted { 0 } else { lag };
         self.may_leave |= lag > 0;
         self.shards[shard].is_failing = true;
         let this = &mut self.servers[master];
@@ -43,13 +43,13 @@ impl World {
         let copy = this.core.store.keys.clone();
         self.has_acted(master);
         match lag {
-            0 => self.falls(shard, fall, back, copy),
+            0 => self.fails(shard, outage, back, copy),
             _ => self.later(
                 lag,
                 0,
-                Happening::Falls {
+                WorldEvent::Fails {
                     shard,
-                    fall,
+                    outage,
                     back,
                     copy,
                 },
@@ -57,29 +57,29 @@ impl World {
         }
     }
 
-    pub(crate) fn falls(&mut self, shard: usize, fall: Fall, back: u64, copy: Keys) {
+    pub(crate) fn fails(&mut self, shard: usize, outage: Outage, back: u64, copy: Keys) {
         let old = self.shards[shard].master;
-        self.tells(|| format!("  server {old} falls: {fall:?}"));
+        self.log(|| format!("  server {old} falls: {outage:?}"));
         self.servers[old].set_time(self.now);
         self.disturbs_what_is_kept();
         self.note_unreplicated(old, &copy);
-        let late = match fall {
-            Fall::Demoted => 0,
-            Fall::Killed | Fall::Paused => self.below(3 * SECOND),
+        let late = match outage {
+            Outage::Demoted => 0,
+            Outage::Killed | Outage::Paused => self.below(3 * SECOND),
         };
         let back = self.now + late + back;
         self.servers[old].down_until = back;
-        match fall {
-            Fall::Killed => self.is_killed(old, back),
-            Fall::Paused | Fall::Demoted => {}
+        match outage {
+            Outage::Killed => self.is_killed(old, back),
+            Outage::Paused | Outage::Demoted => {}
         }
         match late {
             0 => self.is_promoted(shard, copy),
-            _ => self.later(late, 0, Happening::Promoted { shard, copy }),
+            _ => self.later(late, 0, WorldEvent::Promoted { shard, copy }),
         }
-        match fall {
-            Fall::Demoted => self.returns(old),
-            _ => self.later(back - self.now, 0, Happening::Returns { server: old }),
+        match outage {
+            Outage::Demoted => self.returns(old),
+            _ => self.later(back - self.now, 0, WorldEvent::Returns { server: old }),
         }
     }
 
@@ -102,7 +102,7 @@ impl World {
             }
             for link in numbers {
                 let soon = self.below(30 * MS);
-                self.later(soon, client, Happening::Breaks { link });
+                self.later(soon, client, WorldEvent::Breaks { link });
             }
         }
     }
@@ -112,7 +112,7 @@ impl World {
         self.disturbs_what_is_kept();
         let row = &mut self.shards[shard];
         std::mem::swap(&mut row.master, &mut row.spare);
-        (row.is_failing, row.steady_from) = (false, self.now + 5 * SECOND);
+        (row.is_failing, row.next_failover) = (false, self.now + 5 * SECOND);
         self.fail_overs += 1;
         let (new, old) = (row.master, row.spare);
         let now = self.now;
@@ -129,19 +129,19 @@ impl World {
         }
         server.set_time(now);
         self.servers[old].is_master = false;
-        self.tells(|| format!("  server {new} is the master instead of {old}"));
+        self.log(|| format!("  server {new} is the master instead of {old}"));
         self.others_learn();
         if self.kind == Kind::One {
             for client in 0..self.clients.len() {
                 let soon = self.below(SECOND);
-                self.later(soon, client, Happening::Named);
+                self.later(soon, client, WorldEvent::Named);
             }
         }
     }
 
     /// It returns, as a replica.
     pub(crate) fn returns(&mut self, server: usize) {
-        self.tells(|| format!("  server {server} is a replica"));
+        self.log(|| format!("  server {server} is a replica"));
         let view = self.view();
         let this = &mut self.servers[server];
         (this.view, this.down_until) = (view, 0);
@@ -162,7 +162,7 @@ impl World {
         }
     }
 
-    /// The replica may not know of a hold's end, which its owner knows.
+    /// The replica may not know of a hold's end, although its owner does.
     fn is_held_again(&mut self, copy: &Keys) {
         for ((_, key), stored) in copy {
             let holders = stored.held().into_iter().flat_map(|held| &held.holders);

@@ -6,7 +6,7 @@ use rlock_engine::engine::{Action, Event, Id};
 use rlock_engine::error::Fault;
 
 use crate::carry_out::claims_of;
-use crate::client::{Happening, Way};
+use crate::client::{Way, WorldEvent};
 use crate::cluster::Answer;
 use crate::links::RESPONSE_LIMIT;
 use crate::operation::KEYS;
@@ -15,10 +15,10 @@ use crate::world::World;
 
 impl World {
     /// Passes an event to a client's engine, and carries out the actions.
-    pub(crate) fn tell(&mut self, client: usize, event: Event) {
+    pub(crate) fn send_event(&mut self, client: usize, event: Event) {
         let now = self.instant();
         if !matches!(event, Event::Tick) {
-            self.tells(|| format!("  client {client}: {event:?}"));
+            self.log(|| format!("  client {client}: {event:?}"));
         }
         self.clients[client].engine.handle(now, event);
         while let Some(action) = self.clients[client].engine.poll_action() {
@@ -27,7 +27,7 @@ impl World {
     }
 
     fn carry_out(&mut self, client: usize, action: Action) {
-        self.tells(|| format!("    client {client} does {action:?}"));
+        self.log(|| format!("    client {client} does {action:?}"));
         match action {
             Action::Send {
                 id,
@@ -39,11 +39,11 @@ impl World {
             }
             Action::Resolve { call, outcome } => self.resolved(client, call, outcome),
             Action::Retire { connection: link } => {
-                self.later(0, client, Happening::Breaks { link });
+                self.later(0, client, WorldEvent::Breaks { link });
             }
             Action::Connect { node } => {
                 let soon = self.delay();
-                self.later(soon, client, Happening::Connects { node });
+                self.later(soon, client, WorldEvent::Connects { node });
             }
             Action::Over { .. } | Action::Flushed { .. } => {}
         }
@@ -77,39 +77,39 @@ impl World {
             return self.asks_separately(client, server, id, request);
         }
         if is_cut {
-            return self.later(RESPONSE_LIMIT, client, Happening::Unanswered { id });
+            return self.later(RESPONSE_LIMIT, client, WorldEvent::Unanswered { id });
         }
-        let happening = Happening::Asked {
+        let event = WorldEvent::Asked {
             server,
             session,
             way: Way::Link,
             id,
             request,
         };
-        self.later(at - now, client, happening);
+        self.later(at - now, client, event);
     }
 
     pub(crate) fn next_happens(&mut self) {
-        let Some(((_, number), (client, happening))) = self.agenda.pop_first() else {
+        let Some(((_, number), (client, event))) = self.schedule.pop_first() else {
             return;
         };
-        if happening.is_at_client() && self.is_stopped(client) {
+        if event.is_at_client() && self.is_stopped(client) {
             let at = (self.clients[client].stopped_until, number);
-            self.agenda.insert(at, (client, happening));
+            self.schedule.insert(at, (client, event));
             return;
         }
-        match happening {
-            Happening::Asked {
+        match event {
+            WorldEvent::Asked {
                 server,
                 session,
                 way,
                 id,
                 request,
             } => self.arrives(client, server, (session, way), id, request),
-            Happening::Replied {
+            WorldEvent::Replied {
                 id, moved, result, ..
             } => self.replied(client, id, moved, result),
-            Happening::Sent { link, message } => {
+            WorldEvent::Sent { link, message } => {
                 let (kind, fence) = (message.word, message.fence);
                 let name = Name::new(&message.name);
                 if kind == NoticeKind::Lost {
@@ -121,30 +121,30 @@ impl World {
                     name,
                     connection: link,
                 };
-                self.tell(client, Event::Notice(notice));
+                self.send_event(client, Event::Notice(notice));
             }
-            Happening::Unanswered { id } => self.unanswered(client, id),
-            Happening::Breaks { link } => self.breaks(client, link),
-            Happening::Connects { node } => self.connects(client, node),
-            Happening::AsksForRoutes => self.asks_for_routes(client),
-            Happening::HearsOfRoutes { view } => {
+            WorldEvent::Unanswered { id } => self.unanswered(client, id),
+            WorldEvent::Breaks { link } => self.breaks(client, link),
+            WorldEvent::Connects { node } => self.connects(client, node),
+            WorldEvent::AsksForRoutes => self.asks_for_routes(client),
+            WorldEvent::LearnsRoutes { view } => {
                 let routes = self.kind.routes(view);
-                self.tell(client, Event::Routes(routes));
+                self.send_event(client, Event::Routes(routes));
             }
-            Happening::MayAsk => self.may_ask_again(client),
-            Happening::Named => self.is_named(client),
-            Happening::Closes { session } => self.is_closed(session),
-            Happening::KeyMoves { key } => self.key_moves(KEYS[key]),
-            Happening::HasMoved { place } => self.has_moved(place),
-            Happening::Learns { server } => self.learns(server),
-            Happening::Falls {
+            WorldEvent::MayAsk => self.may_ask_again(client),
+            WorldEvent::Named => self.is_named(client),
+            WorldEvent::Closes { session } => self.is_closed(session),
+            WorldEvent::KeyMoves { key } => self.key_moves(KEYS[key]),
+            WorldEvent::HasMoved { place } => self.has_moved(place),
+            WorldEvent::Learns { server } => self.learns(server),
+            WorldEvent::Fails {
                 shard,
-                fall,
+                outage,
                 back,
                 copy,
-            } => self.falls(shard, fall, back, copy),
-            Happening::Promoted { shard, copy } => self.is_promoted(shard, copy),
-            Happening::Returns { server } => self.returns(server),
+            } => self.fails(shard, outage, back, copy),
+            WorldEvent::Promoted { shard, copy } => self.is_promoted(shard, copy),
+            WorldEvent::Returns { server } => self.returns(server),
         }
     }
 
@@ -163,9 +163,9 @@ impl World {
         }
         self.clients[client].asked.remove(&id);
         let is_over =
-            matches!(&result, Err(Fault::Passing(why)) if why.to_string().contains("READONLY"));
+            matches!(&result, Err(Fault::Transient(why)) if why.to_string().contains("READONLY"));
         let request = id;
-        self.tell(client, Event::Reply { request, result });
+        self.send_event(client, Event::Reply { request, result });
         if is_over {
             // It is a replica, and another server is the master.
             self.breaks(client, link);
@@ -180,11 +180,11 @@ impl World {
             return;
         };
         if self.servers[server].is_down(now) {
-            // It sees that when it runs again.
+            // The client sees that when it runs again.
             let time = self.servers[server].down_until - now;
-            return self.later(time, 0, Happening::Closes { session });
+            return self.later(time, 0, WorldEvent::Closes { session });
         }
-        self.tells(|| format!("  server {server}: {session} is closed"));
+        self.log(|| format!("  server {server}: {session} is closed"));
         self.servers[server].set_time(now);
         self.servers[server].close(session);
         self.has_acted(server);
@@ -209,13 +209,13 @@ impl World {
             let time = this.down_until - self.now;
             match way {
                 Way::Separate => self.separate_is_silent(client, id),
-                Way::Link => self.later(RESPONSE_LIMIT, client, Happening::Unanswered { id }),
+                Way::Link => self.later(RESPONSE_LIMIT, client, WorldEvent::Unanswered { id }),
                 Way::Asking => {
-                    self.later(RESPONSE_LIMIT, client, Happening::Unanswered { id });
-                    self.later(RESPONSE_LIMIT, client, Happening::Closes { session });
+                    self.later(RESPONSE_LIMIT, client, WorldEvent::Unanswered { id });
+                    self.later(RESPONSE_LIMIT, client, WorldEvent::Closes { session });
                 }
             }
-            let asked = Happening::Asked {
+            let asked = WorldEvent::Asked {
                 server,
                 session,
                 way,
@@ -234,7 +234,7 @@ impl World {
             }
             Answer::Ask(_) => (None, Err(Fault::Moved(moved("ASK")))),
         };
-        self.tells(|| format!("  server {server}: {request:?} by {session}: {result:?}"));
+        self.log(|| format!("  server {server}: {request:?} by {session}: {result:?}"));
         if let (Ok(Reply::Fence(_)), Some(claims)) = (&result, claims_of(&request)) {
             self.is_replicated(claims);
         }
@@ -246,14 +246,14 @@ impl World {
         let late = self.delay();
         let now = self.now;
         let slow_until = self.clients[client].slow_until;
-        let replied = |here| Happening::Replied {
+        let replied = |here| WorldEvent::Replied {
             id,
             here,
             moved,
             result,
         };
         if way == Way::Asking {
-            self.later(late, client, Happening::Closes { session });
+            self.later(late, client, WorldEvent::Closes { session });
         }
         let links = self.clients[client].links.values_mut();
         let mut links = links.filter(|link| link.session == session && !link.is_cut);
@@ -277,7 +277,7 @@ impl World {
         self.servers[server].open_to_ask(session, client);
         self.clients[client].asking.insert(session);
         let late = self.delay();
-        let asked = Happening::Asked {
+        let asked = WorldEvent::Asked {
             server,
             session,
             way: Way::Asking,
@@ -308,7 +308,7 @@ impl World {
         });
         self.clients[client].separate.insert(server, session);
         let late = self.delay();
-        let asked = Happening::Asked {
+        let asked = WorldEvent::Asked {
             server,
             session,
             way: Way::Separate,
@@ -335,7 +335,7 @@ impl World {
             }
             link.at_client = link.at_client.max(self.now + late) + 1;
             let (at, link) = (link.at_client.max(slow_until), link.number);
-            self.later(at - self.now, client, Happening::Sent { link, message });
+            self.later(at - self.now, client, WorldEvent::Sent { link, message });
         }
     }
 }
