@@ -80,7 +80,7 @@ pub(crate) fn of(
     }
     let handle = block(ctx).ok_or(Failure::CannotBlock)?;
     let session = ctx.client_id();
-    Ok((Delivery::Blocked { session, handle }, Some(handle)))
+    Ok((Delivery::blocked(session, handle), Some(handle)))
 }
 
 /// Ends a blocked call. Each handle may be passed only once.

@@ -80,7 +80,7 @@ impl Deliveries {
             place: granted.kept_place(),
         };
         let delivered = match &ticket.delivery {
-            Delivery::Blocked { handle, .. } => self.answer_granted(*handle, grant),
+            Delivery::Blocked(call) => self.answer_granted(call.handle, grant),
             Delivery::Notify(listener) => {
                 let key = grant.keys.first().map_or(&[][..], |key| key);
                 let channel = listener.channel();
@@ -107,7 +107,7 @@ impl Deliveries {
         key: &[u8],
     ) {
         match delivery {
-            Delivery::Blocked { handle, .. } => self.answer(*handle, Outcome::Nil),
+            Delivery::Blocked(call) => self.answer(call.handle, Outcome::Nil),
             Delivery::Notify(listener) => {
                 published::publish(ctx, listener.channel(), "timeout 0", owner, key);
             }
@@ -118,8 +118,8 @@ impl Deliveries {
     /// Ends a request without an outcome: nil for a blocked call, otherwise
     /// nothing.
     pub(crate) fn withdraw(&mut self, delivery: &Delivery) {
-        if let Delivery::Blocked { handle, .. } = delivery {
-            self.answer(*handle, Outcome::Nil);
+        if let Some(call) = delivery.blocked_call() {
+            self.answer(call.handle, Outcome::Nil);
         }
     }
 
@@ -131,8 +131,8 @@ impl Deliveries {
 
     /// Ends a request because this server can no longer grant it.
     pub(crate) fn turn_away(&mut self, ctx: &Context, ended: &Ended) {
-        if let Delivery::Blocked { handle, .. } = &ended.delivery {
-            self.answer(*handle, Outcome::TurnedAway);
+        if let Some(call) = ended.delivery.blocked_call() {
+            self.answer(call.handle, Outcome::TurnedAway);
         } else {
             publish_withdrawn(ctx, ended);
         }

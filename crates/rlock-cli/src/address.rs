@@ -1,13 +1,11 @@
 //! The servers that a command uses: their names without passwords, and what
 //! their errors mean for the user.
 
-use std::ffi::OsStr;
 use std::time::Duration;
 
 use rlock_client::probe::{self, Master};
 use rlock_client::{Client, ClientBuilder, Error, Quorum, ServerError, Servers};
 
-use crate::denial;
 use crate::failure::{Code, Failure};
 use crate::readable::{duration, printable};
 
@@ -33,8 +31,6 @@ const CHECK_CREDENTIALS_OF_NODES: &str = "put those of all nodes into the addres
      redis+cluster://user:password@host:port, best by RLOCK_URL";
 const CHECK_CERTIFICATES: &str = "name the authority that has signed the server's certificate with \
      --cacert FILE, and your own certificate with --cert FILE --key FILE";
-const CHECK_RIGHTS: &str = "the user needs the commands, the channels and the keys that docs/cli.md \
-     names under `Access rights`";
 const IS_NO_CLUSTER: &str = "it is a server of its own: name it without --cluster, as \
      redis://host:port/";
 const IS_A_CLUSTER: &str = "it belongs to a cluster: add --cluster, or name it as \
@@ -55,8 +51,6 @@ pub(crate) enum Place {
 pub(crate) struct Address {
     pub(crate) place: Place,
     builder: ClientBuilder,
-    /// The key that the command is about, for errors.
-    key: Option<String>,
 }
 
 impl Address {
@@ -89,17 +83,7 @@ impl Address {
 
     fn at(place: Place) -> Self {
         let builder = Client::builder().name(process_name());
-        Self {
-            place,
-            builder,
-            key: None,
-        }
-    }
-
-    /// The same, for a command about `key`.
-    pub(crate) fn about(self, key: Option<&OsStr>) -> Self {
-        let key = key.map(|key| printable(&key.to_string_lossy()));
-        Self { key, ..self }
+        Self { place, builder }
     }
 
     /// The same, with these certificates.
@@ -177,20 +161,35 @@ impl Address {
             Error::OutOfRange { .. } => Failure::unusable(error),
             Error::Lost(_) => Failure::new(Code::Lost, error.to_string()),
             Error::Closed => Failure::new(Code::Internal, error.to_string()),
-            Error::Denied(sentence) => self
-                .denied(sentence, denial::VALUE_CHANNELS)
-                .unwrap_or_else(|| self.refused(error).with_hint(CHECK_RIGHTS)),
+            Error::Denied(_) => self.refused(error).with_hint(self.add_rule()),
             Error::NotReplicated { .. } => self.refused(error).with_hint(CHECK_REPLICAS),
             _ => self.refused(error),
         }
     }
 
-    /// The user lacks a right.
-    fn denied(&self, sentence: &str, channels: &str) -> Option<Failure> {
-        let user = denial::user(&self.place);
-        let (message, hint) = denial::explain(sentence, user, self.key.as_deref(), channels)?;
-        let message = format!("{}: {message}", self.words());
-        Some(Failure::new(Code::Refused, message).with_hint(hint))
+    /// What to do about a missing right. The error itself names the rule.
+    fn add_rule(&self) -> String {
+        let user = printable(self.user());
+        format!(
+            "the user is {user}: `ACL SETUSER {user} RULE` adds the rule, and so does the user's \
+             line in the server's configuration"
+        )
+    }
+
+    /// The user that logs in, by its name at the server.
+    fn user(&self) -> &str {
+        let servers = match &self.place {
+            Place::Servers(servers) => Some(servers),
+            Place::Quorum(members) => members.first(),
+        };
+        let login = servers.map(|servers| match servers {
+            Servers::One { login, .. }
+            | Servers::Sentinels { login, .. }
+            | Servers::Cluster { login, .. } => login,
+        });
+        let named = login.filter(|login| login.password.is_some());
+        let user = named.and_then(|login| login.user.as_deref());
+        user.unwrap_or("default")
     }
 
     fn unreachable(&self, message: String) -> Failure {
@@ -241,9 +240,7 @@ impl Address {
         let refused = Failure::new(Code::Refused, format!("{} refused: {all}", self.words()));
         match (&*error.code, &self.place) {
             ("MOVED", _) => refused.with_hint(IS_A_CLUSTER),
-            ("NOPERM", _) => self
-                .denied(&error.message, denial::CLIENT_CHANNELS)
-                .unwrap_or_else(|| refused.with_hint(CHECK_RIGHTS)),
+            ("NOPERM", _) => refused.with_hint(self.add_rule()),
             ("ERR", Place::Servers(Servers::Cluster { .. })) => refused.with_hint(IS_NO_CLUSTER),
             ("ERR", Place::Servers(Servers::Sentinels { .. })) => refused.with_hint(DO_THEY_KNOW),
             _ => refused,
@@ -271,7 +268,7 @@ impl Address {
     }
 
     /// The servers did not answer within `limit`.
-    pub(crate) fn silent(&self, limit: Duration) -> Failure {
+    pub(crate) fn no_answer(&self, limit: Duration) -> Failure {
         let limit = humantime::format_duration(limit);
         let message = format!("no answer from {} within {limit}", self.words());
         self.unreachable(message)

@@ -3,14 +3,13 @@
 
 use std::borrow::Cow;
 use std::env;
-use std::ffi::OsStr;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use clap_mangen::roff::{Roff, bold, roman};
 
 use crate::address::Address;
-use crate::bench::{self, Bench};
+use crate::bench::Bench;
 use crate::doctor::Doctor;
 use crate::election::{Elect, Observe};
 use crate::exec::Exec;
@@ -148,7 +147,6 @@ impl Arguments {
             Command::Exec(exec) if !exec.quorum().is_empty() => Address::quorum(exec.quorum())?,
             _ => Address::new(&url, self.sentinel.as_deref(), self.cluster)?,
         };
-        let address = address.about(self.command.key());
         #[cfg(feature = "tls-rustls")]
         if let Some(certificates) = self.tls.certificates()? {
             return Ok(address.certificates(certificates));
@@ -171,21 +169,6 @@ pub(crate) enum Command {
     Bench(Bench),
     Completions(Completions),
     Man(Man),
-}
-
-impl Command {
-    /// The key that the command is about.
-    fn key(&self) -> Option<&OsStr> {
-        match self {
-            Self::Exec(exec) => Some(exec.key()),
-            Self::Elect(elect) => Some(&elect.name),
-            Self::Observe(observe) => Some(&observe.name),
-            Self::Info(info) => Some(&info.key),
-            Self::Force(force) => Some(&force.key),
-            Self::Bench(_) => Some(OsStr::new(bench::KEYS)),
-            _ => None,
-        }
-    }
 }
 
 /// Files with certificates, all of them PEM.

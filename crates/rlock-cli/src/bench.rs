@@ -19,9 +19,6 @@ use crate::signals::Signals;
 use load::Load;
 use report::Report;
 
-/// The keys of all runs.
-pub(crate) const KEYS: &str = "rlock-bench:*";
-
 /// Measures how fast locks are acquired and released
 ///
 /// Each client has its own connection, takes the locks in turn, and

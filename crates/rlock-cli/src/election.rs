@@ -30,7 +30,7 @@ rlock elect [OPTIONS] --value <VALUE> <NAME> -- <COMMAND> [ARGS]...
 pub(crate) struct Elect {
     /// The election: the key of its lock.
     #[arg(value_name = "NAME")]
-    pub(crate) name: OsString,
+    name: OsString,
 
     /// The value to publish while it leads, for example its address: up to
     /// 1024 bytes.
@@ -46,13 +46,13 @@ pub(crate) struct Elect {
     #[arg(short, long, value_name = "DURATION", value_parser = from_zero)]
     wait: Option<Duration>,
 
-    /// How long the leadership outlives rlock if rlock is killed or loses its connection; it
-    /// is renewed every third of this time.
+    /// How long the leadership outlives rlock if rlock is killed or loses its connection.
+    /// rlock renews it every third of this time.
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = from_millisecond)]
     lease: Duration,
 
-    /// Bind the leadership to rlock's connection: when it ends, the next candidate
-    /// leads this much later.
+    /// Bind the leadership to rlock's connection: when the connection ends, the next
+    /// candidate leads this much later.
     #[arg(long, value_name = "DURATION", value_parser = from_zero)]
     bind: Option<Duration>,
 
@@ -90,7 +90,7 @@ pub(crate) async fn elect(elect: &Elect, address: &Address, output: Output) -> R
 pub(crate) struct Observe {
     /// The election: the key of its lock.
     #[arg(value_name = "NAME")]
-    pub(crate) name: OsString,
+    name: OsString,
 }
 
 pub(crate) async fn observe(

@@ -44,8 +44,8 @@ rlock exec [OPTIONS] <KEY> -- <COMMAND> [ARGS]...
 /// command, and exits with its exit code. If the lock is lost, rlock ends the
 /// command. On Linux the command is killed if rlock is killed.
 ///
-/// A DURATION has a unit, for example 500ms, 30s or 1h 30m. Without a unit it
-/// is in seconds.
+/// A DURATION has a unit, for example 500ms, 30s or 1h 30m. A number without a
+/// unit means seconds.
 #[derive(Debug, clap::Args)]
 #[command(override_usage = USAGE)]
 pub(crate) struct Exec {
@@ -61,7 +61,7 @@ pub(crate) struct Exec {
     at_once: bool,
 
     /// How long the lock outlives rlock if rlock is killed or loses its
-    /// connection; it is renewed every third of this time.
+    /// connection. rlock renews the lock every third of this time.
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = from_millisecond)]
     lease: Duration,
 
@@ -75,18 +75,18 @@ pub(crate) struct Exec {
     #[arg(short, long)]
     shared: bool,
 
-    /// Share the lock with other holders, up to N permits in all; from 1 to
-    /// 1000000.
+    /// Use the lock as a semaphore: several holders share it, and together
+    /// take at most N permits, from 1 to 1000000.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     limit: Option<u32>,
 
-    /// How many of the N permits to take, from 1 to N.
+    /// How many of the permits of --limit to take, from 1 to N.
     #[arg(long, value_name = "K", requires = "limit", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     permits: u32,
 
-    /// Bind the lock to rlock's connection: when it ends, the lock ends
-    /// this much later, unless its lease ends first.
+    /// Bind the lock to rlock's connection: when the connection ends, the lock
+    /// ends this much later, unless the lease ends first.
     #[arg(long, value_name = "DURATION", conflicts_with = "at_least")]
     #[arg(value_parser = from_zero)]
     pub(crate) bind: Option<Duration>,
@@ -161,7 +161,7 @@ impl Exec {
         }
     }
 
-    pub(crate) fn key(&self) -> &OsStr {
+    fn key(&self) -> &OsStr {
         &self.key
     }
 
@@ -325,7 +325,7 @@ impl Execution<'_> {
         };
         let limit = wait.max(CONNECT_MIN);
         let connected = tokio::time::timeout(limit, connecting).await;
-        connected.unwrap_or_else(|_| Err(self.address.silent(limit)))
+        connected.unwrap_or_else(|_| Err(self.address.no_answer(limit)))
     }
 
     /// Waits for the lock and runs the command. If `wait` is none, it waits

@@ -20,7 +20,7 @@ use crate::readable::printable;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Force {
     /// The lock.
-    pub(crate) key: OsString,
+    key: OsString,
 
     /// End every place in the queue first, including kept ones.
     #[arg(long)]

@@ -13,13 +13,13 @@ use crate::readable::{Column, duration, lossy, printable, table};
 
 /// Shows who holds a lock and who waits for it
 ///
-/// The first 100 places of its queue, in the order in which they will get the
-/// lock. A place that is kept for a waiter whose wait or connection has ended
-/// delays nobody, and shows how much longer it is kept. Changes nothing.
+/// Shows the first 100 waiters in queue order. A kept place, whose waiter's
+/// wait or connection has ended, delays nobody. WAIT LEFT shows how much longer
+/// the server keeps it. Changes nothing.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Info {
     /// The lock.
-    pub(crate) key: OsString,
+    key: OsString,
 }
 
 pub(crate) async fn run(info: &Info, address: &Address, output: Output) -> Result<u8, Failure> {

@@ -12,7 +12,6 @@ mod address;
 mod arguments;
 mod bench;
 mod counters;
-mod denial;
 mod doctor;
 mod election;
 mod exec;

@@ -86,7 +86,7 @@ fn within(
     Err(format!("must be {range}"))
 }
 
-/// A number without a unit is seconds, as for `timeout` and `flock`.
+/// A number without a unit means seconds, as for `timeout` and `flock`.
 fn seconds(text: &str) -> Option<Duration> {
     let is_plain = text
         .bytes()

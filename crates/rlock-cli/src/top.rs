@@ -5,7 +5,6 @@
 //! if any. It handles keys meanwhile, even if a server is slow. It shows a
 //! master that becomes unreachable, and asks it again.
 
-mod asker;
 mod head;
 mod keys;
 mod recent;
@@ -16,6 +15,7 @@ mod terminal;
 #[cfg(test)]
 mod tests;
 mod view;
+mod worker;
 
 use std::io::{self, IsTerminal};
 use std::time::Duration;
@@ -28,11 +28,11 @@ use crate::output::Output;
 use crate::readable::interval;
 use crate::signals::Signals;
 
-use asker::Asker;
 use sample::{Sample, Sampler};
 use screen::Screen;
 use terminal::{Display, Input, Press};
 use view::Paint;
+use worker::Worker;
 
 /// How often the age of the numbers is drawn, even if the interval is longer.
 const AGE_EVERY: Duration = Duration::from_secs(1);
@@ -45,7 +45,8 @@ const AGE_EVERY: Duration = Duration::from_secs(1);
 ///
 /// With --json it prints one line for each interval instead.
 ///
-/// A DURATION has a unit, for example 500ms or 30s; without one it is seconds.
+/// A DURATION has a unit, for example 500ms or 30s. A number without a unit means
+/// seconds.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Top {
     /// How often to ask the servers, from 100ms to 1h.
@@ -120,13 +121,13 @@ async fn live(
     let mut screen = Screen::new(first, title, top.interval, top.locks);
     let mut display = Display::take()?;
     let mut input = Input::new(signals);
-    let mut asker = Asker::new(sampler);
+    let mut worker = Worker::new(sampler);
     let mut ticks = ticks(top);
     let mut left = top.count;
     loop {
         display.draw(|frame| view::draw(frame, &mut screen))?;
         // Drawing decides which locks are in view.
-        asker.ask(|| screen.question());
+        worker.start(|| screen.question());
         tokio::select! {
             biased;
             press = input.next() => match press? {
@@ -134,7 +135,7 @@ async fn live(
                 Press::Key(key) if screen.press(key) => return Ok(0),
                 Press::Key(_) | Press::Other => {}
             },
-            answer = asker.answer() => screen.update(answer),
+            answer = worker.answer() => screen.update(answer),
             _ = ticks.tick() => {
                 if left == Some(0) {
                     return Ok(0);

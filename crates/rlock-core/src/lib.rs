@@ -55,7 +55,7 @@ pub use step::{
     Admission, Announce, Due, Effect, Ended, Limits, Name, Refusal, Renewal, Request, Step,
     ValueMessage, Wait,
 };
-pub use ticket::{Channel, ChannelKind, Delivery, Listener, Ticket, TicketId};
+pub use ticket::{BlockedCall, Channel, ChannelKind, Delivery, Listener, Ticket, TicketId};
 pub use time::{Grace, Timestamp};
 pub use waits::Waits;
 pub use watch::Binding;

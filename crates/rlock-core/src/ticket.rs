@@ -81,16 +81,20 @@ impl Listener {
     }
 }
 
+/// A call that waits for its reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockedCall {
+    /// The connection that waits.
+    pub session: u64,
+    /// The shell's number of the blocked call.
+    pub handle: u64,
+}
+
 /// How the outcome is delivered to the waiter. The core only carries it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Delivery {
-    /// The reply to a blocked call.
-    Blocked {
-        /// The connection that waits.
-        session: u64,
-        /// The shell's number of the blocked call.
-        handle: u64,
-    },
+    /// The reply to a blocked call. Boxed, to keep tickets small.
+    Blocked(Box<BlockedCall>),
     /// A message. All requests of a connection share one listener.
     Notify(Arc<Listener>),
     /// Nobody waits: the place is kept until its owner returns.
@@ -98,11 +102,26 @@ pub enum Delivery {
 }
 
 impl Delivery {
+    /// The reply to the blocked call `handle` of a connection.
+    #[must_use]
+    pub fn blocked(session: u64, handle: u64) -> Self {
+        Self::Blocked(Box::new(BlockedCall { session, handle }))
+    }
+
+    /// The blocked call, if the outcome is its reply.
+    #[must_use]
+    pub const fn blocked_call(&self) -> Option<&BlockedCall> {
+        match self {
+            Self::Blocked(call) => Some(call),
+            Self::Notify(_) | Self::Kept => None,
+        }
+    }
+
     /// The waiting connection, if there is one.
     #[must_use]
     pub fn session(&self) -> Option<u64> {
         match self {
-            Self::Blocked { session, .. } => Some(*session),
+            Self::Blocked(call) => Some(call.session),
             Self::Notify(listener) => Some(listener.session),
             Self::Kept => None,
         }
@@ -113,7 +132,7 @@ impl Delivery {
     pub const fn listener(&self) -> Option<&Arc<Listener>> {
         match self {
             Self::Notify(listener) => Some(listener),
-            Self::Blocked { .. } | Self::Kept => None,
+            Self::Blocked(_) | Self::Kept => None,
         }
     }
 }
@@ -142,12 +161,16 @@ pub struct Ticket {
     /// The user for whom the place counts, by a hash of the name: the user that
     /// asked last.
     pub(crate) user: Option<NonZeroU64>,
-    /// The value to publish with the hold.
-    pub(crate) value: Option<Arc<[u8]>>,
+    /// The value to publish with the hold. Boxed, because few tickets have one.
+    pub(crate) value: Option<Box<Arc<[u8]>>>,
 }
 
 /// The allocator rounds up to this size, and there may be a million tickets.
-const _: () = assert!(size_of::<Ticket>() <= 128, "a ticket has grown");
+const _: () = assert!(size_of::<Ticket>() <= 112, "a ticket has grown");
+
+fn boxed(value: Option<&[u8]>) -> Option<Box<Arc<[u8]>>> {
+    value.map(|value| Box::new(value.into()))
+}
 
 impl Ticket {
     /// A place in `queue` for a new request.
@@ -167,7 +190,7 @@ impl Ticket {
             multi: None,
             queue,
             user: None,
-            value: request.value.map(Arc::from),
+            value: boxed(request.value),
         }
     }
 
@@ -181,7 +204,7 @@ impl Ticket {
     ) -> Delivery {
         self.options = request.options;
         self.wait_ends = request.wait.ends(now);
-        self.value = request.value.map(Arc::from);
+        self.value = boxed(request.value);
         std::mem::replace(&mut self.delivery, delivery)
     }
 

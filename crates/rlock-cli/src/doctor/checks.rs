@@ -42,7 +42,7 @@ pub(super) fn findings(
     findings.extend(keepalive(facts));
     findings.extend(limit(facts));
     findings.extend(places(facts));
-    findings.extend(own(facts));
+    findings.extend(user_rights(facts));
     findings.extend(exposure(facts));
     findings.extend(unanswered(facts));
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
@@ -447,7 +447,7 @@ fn places(facts: &Facts) -> Option<Finding> {
     Some(finding)
 }
 
-fn own(facts: &Facts) -> Option<Finding> {
+fn user_rights(facts: &Facts) -> Option<Finding> {
     let rights = facts.rights.as_ref()?;
     let user = facts.user.as_deref().map(|user| format!("user {user}"));
     let user = user.unwrap_or_else(|| "this user".to_owned());

@@ -75,7 +75,7 @@ impl Scraper {
         let began = Instant::now();
         let masters = tokio::time::timeout(SCRAPE_LIMIT, self.masters()).await;
         let masters =
-            masters.unwrap_or_else(|_| self.unreachable(self.address.silent(SCRAPE_LIMIT)));
+            masters.unwrap_or_else(|_| self.unreachable(self.address.no_answer(SCRAPE_LIMIT)));
         self.report_changes(&masters);
         Some(Scrape {
             masters,

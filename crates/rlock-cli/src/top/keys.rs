@@ -7,14 +7,14 @@ use super::screen::Sort;
 /// Keys, and what they do, for the help.
 pub(super) const KEYS: &[(&str, &str)] = &[
     ("↓ ↑ j k", "next and previous lock; scroll the queue"),
-    ("Page Down, Up", "a page on, back; so do space and b"),
+    ("Page Down, Up", "next and previous page; also space and b"),
     ("Home End g G", "first and last"),
     ("Enter", "show the queue of the lock, or hide it"),
-    ("← →", "the queue of the lock before, after"),
+    ("← →", "the queue of the previous, next lock"),
     ("/", "show only locks with this in their name"),
     ("w o n", "sort by waiters, oldest wait, name"),
     ("F", "end the holds of the lock: asks first"),
-    ("p", "pause, or go on"),
+    ("p", "pause, or continue"),
     ("Esc", "hide the queue, clear the filter, or end"),
     ("q Ctrl-C", "end"),
 ];

@@ -16,10 +16,10 @@ use crate::failure::Failure;
 use crate::info::LockInfo;
 use crate::readable::lossy;
 
-use super::asker::{Answer, Question};
 use super::keys::{Action, action, has_control, movement};
 use super::sample::{Held, Sample, holds};
 use super::view::Paint;
+use super::worker::{Answer, Question};
 
 /// How many locks to ask for while a filter hides some of them.
 const FILTERED: u16 = 1000;
@@ -142,7 +142,7 @@ impl Queue {
 pub(super) enum Dialog {
     Help,
     /// The holders of this lock are unknown until the server answers.
-    Asking(Vec<u8>),
+    Loading(Vec<u8>),
     Confirm(Confirm),
     /// A message, in paragraphs.
     Message(Vec<String>),
@@ -322,7 +322,7 @@ impl Screen {
             }
             Answer::Confirm(key, lock) => {
                 // The user may have closed the dialog.
-                if matches!(&self.dialog, Some(Dialog::Asking(asked)) if *asked == key) {
+                if matches!(&self.dialog, Some(Dialog::Loading(asked)) if *asked == key) {
                     self.dialog = Some(confirm(key, lock));
                 }
             }
@@ -490,7 +490,7 @@ impl Screen {
             && self.wanted.command.is_none()
         {
             self.wanted.command = Some(Question::Confirm(key.clone()));
-            self.dialog = Some(Dialog::Asking(key));
+            self.dialog = Some(Dialog::Loading(key));
         }
     }
 }

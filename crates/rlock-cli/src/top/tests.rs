@@ -11,11 +11,11 @@ use rlock_client::Mode;
 use crate::counters::{Counters, Rates};
 use crate::failure::{Code, Failure};
 
-use super::asker::{Answer, Question};
 use super::recent::Percentiles;
 use super::sample::{Held, Sample};
 use super::screen::{Dialog, Row, Screen};
 use super::view::{self, Paint};
+use super::worker::{Answer, Question};
 
 fn sample(waits: Option<Percentiles>) -> Sample {
     Sample {
@@ -83,7 +83,7 @@ fn colour_of(backend: &TestBackend, words: &str) -> Vec<Color> {
 const SECOND: Duration = Duration::from_secs(1);
 
 #[test]
-fn the_colour_tells_how_long_the_oldest_waits() {
+fn the_colour_shows_how_long_the_oldest_waits() {
     let short = SECOND - Duration::from_millis(1);
     let mut screen = waited_for(&[short, SECOND, 10 * SECOND]);
     let backend = drawn(&mut screen, 80, 24);

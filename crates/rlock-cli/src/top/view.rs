@@ -130,7 +130,7 @@ fn spread(mut left: Vec<Span<'static>>, right: Span<'static>, room: usize) -> Li
 /// Draws the list. Returns which part of it is shown.
 fn draw_locks(frame: &mut Frame<'_>, area: Rect, screen: &mut Screen) -> String {
     if screen.rows.is_empty() {
-        let words = nobody(screen);
+        let words = empty_list(screen);
         let lines = wrapped(&words, area.width.into(), Style::new());
         frame.render_widget(Paragraph::new(lines), area);
         return String::new();
@@ -142,7 +142,7 @@ fn draw_locks(frame: &mut Frame<'_>, area: Rect, screen: &mut Screen) -> String 
 }
 
 /// Why there are no locks.
-fn nobody(screen: &Screen) -> String {
+fn empty_list(screen: &Screen) -> String {
     let sample = &screen.sample.it;
     let listed = sample.locks.len();
     if listed > 0 {
@@ -330,7 +330,7 @@ fn draw_dialog(frame: &mut Frame<'_>, screen: &mut Screen) {
     let (title, lines) = match &mut screen.dialog {
         None => return,
         Some(Dialog::Help) => ("Keys", help()),
-        Some(Dialog::Asking(key)) => {
+        Some(Dialog::Loading(key)) => {
             let words = vec![format!("asking who holds {}", lossy(key))];
             ("Force", statement(&words, room))
         }
@@ -370,7 +370,7 @@ fn statement(words: &[String], room: usize) -> Vec<Line<'static>> {
 }
 
 fn any_key() -> [Line<'static>; 2] {
-    [Line::default(), Line::styled("any key goes on", dim())]
+    [Line::default(), Line::styled("any key closes this", dim())]
 }
 
 /// The question whether to end the holds of a lock.

@@ -40,7 +40,7 @@ fn it_ends_with_its_time_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn it_ends_after_so_many_acquires() {
+fn it_ends_after_the_number_of_acquires() {
     let server = Server::start();
     let options = ["--ops", "100", "--clients", "3", "--json"];
     let report = bench(&server, &options).finish().json();
@@ -49,7 +49,7 @@ fn it_ends_after_so_many_acquires() {
 }
 
 #[test]
-fn it_says_in_words_what_it_measured() {
+fn it_prints_what_it_measured() {
     let server = Server::start();
     let ended = finished(rlock(&server).args(["bench", "--ops", "50", "--clients", "2"]));
     ended.assert_code(0);
@@ -64,7 +64,7 @@ fn it_says_in_words_what_it_measured() {
 }
 
 #[test]
-fn a_server_that_hangs_does_not_hold_it_up() {
+fn a_server_that_hangs_does_not_delay_its_end() {
     let server = Server::start();
     let begun = Instant::now();
     let running = bench(&server, &["--seconds", "2"]);
@@ -86,7 +86,7 @@ fn a_signal_ends_it_with_what_it_has_measured() {
     let server = Server::start();
     let mut running = bench(&server, &["--seconds", "3600", "--json"]);
     let mut admin = server.admin();
-    // Of ten clients one has then released twice, and counted the first.
+    // One of the ten clients has then released twice, and counted the first.
     eventually("it has begun", || admin.gauge("releases") > 10);
     running.signal("-INT");
     let ended = running.finish();

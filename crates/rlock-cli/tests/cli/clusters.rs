@@ -1,4 +1,5 @@
-//! A cluster by one address: every command finds its master, or all of them.
+//! A cluster with one address: every command finds the master of its key, or
+//! all masters.
 
 use std::process::{Command, Stdio};
 
@@ -44,7 +45,7 @@ fn exec_hands_on_a_lock_of_each_master() {
 }
 
 #[test]
-fn questions_are_about_all_masters() {
+fn questions_go_to_all_masters() {
     let cluster = Cluster::start();
     let mut waiters = Vec::new();
     for ((key, master), count) in cluster.keys().into_iter().zip(&cluster.masters).zip(1..) {
@@ -79,7 +80,7 @@ fn questions_are_about_all_masters() {
 }
 
 #[test]
-fn top_shows_the_others_while_a_master_is_away() {
+fn top_shows_the_others_while_a_master_is_unreachable() {
     let mut cluster = Cluster::start();
     let [key, _, lost] = cluster.keys();
     cluster.masters[0].held_by(key, "ann");
@@ -88,9 +89,9 @@ fn top_shows_the_others_while_a_master_is_away() {
     let url = cluster.url();
     let mut terminal = Terminal::start_at(100, &url, &["top", "--interval", "100ms"]);
     terminal.until_shows("masters          3 answer");
-    let away = cluster.masters.remove(2);
-    let port = away.port();
-    drop(away);
+    let stopped = cluster.masters.remove(2);
+    let port = stopped.port();
+    drop(stopped);
     terminal.until_shows("masters          2 answer        1 unreachable");
     terminal.until_shows(&format!("127.0.0.1:{port}: unreachable"));
     terminal.until_shows("1 waiting       1 contended");
@@ -101,8 +102,8 @@ fn top_shows_the_others_while_a_master_is_away() {
     let arguments = ["top", "--json", "--count", "1", "--interval", "100ms"];
     let sample = ask(&cluster, &arguments).json();
     let masters = sample["masters"].as_array().unwrap();
-    let away = masters.iter().find(|master| !master["error"].is_null());
-    assert_eq!(away.unwrap()["address"], format!("127.0.0.1:{port}"));
+    let unreachable = masters.iter().find(|master| !master["error"].is_null());
+    assert_eq!(unreachable.unwrap()["address"], format!("127.0.0.1:{port}"));
     assert_eq!(sample["locks"][0]["key"], key);
     for command in [&["list"][..], &["info", lost]] {
         let ended = finished(rlock_at(&cluster.url()).args(command));
@@ -140,7 +141,7 @@ fn a_server_that_is_no_cluster_is_named() {
 }
 
 #[test]
-fn a_member_of_a_cluster_that_is_asked_alone_says_how_to_ask_all() {
+fn a_node_of_a_cluster_that_is_asked_alone_names_the_option_for_all() {
     let cluster = Cluster::start();
     let ended = finished(rlock_at(&cluster.masters[0].url()).args(["info", cluster.keys()[2]]));
     ended.assert_code(123);

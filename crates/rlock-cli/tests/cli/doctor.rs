@@ -1,4 +1,4 @@
-//! `doctor`: what would hurt a lock is found where it is, and not elsewhere.
+//! `doctor` finds the risks of a server, and no others.
 
 mod machine;
 mod masters;
@@ -13,10 +13,10 @@ use super::rights::{admit, assert_nothing_refused, url};
 use super::server::Asks;
 use rlock_testkit::{Server, Setup, free_port};
 
-/// What depends on the version of the server alone.
+/// The checks that depend only on the version of the server.
 const VERSIONS: [&str; 4] = ["CLIENT UNBLOCK", "ACL categories", "MOVE and COPY", "RESP3"];
 
-/// A server at which nothing would hurt a lock.
+/// A server without risks to locks.
 fn good() -> Server {
     Setup::new()
         .settings(&[
@@ -27,7 +27,7 @@ fn good() -> Server {
         .start()
 }
 
-/// What `doctor` says as JSON, with this code.
+/// The JSON of `doctor`, which exits with this code.
 fn report(command: &mut Command, code: i32) -> Value {
     let ended = finished(command.args(["doctor", "--json"]));
     ended.assert_code(code);
@@ -39,7 +39,7 @@ fn findings(master: &Value) -> &Vec<Value> {
     master["findings"].as_array().unwrap()
 }
 
-/// How bad it is; none if it was not found, or not looked at.
+/// The severity of a check; none if the report does not have it.
 fn severity<'a>(report: &'a Value, check: &str) -> Option<&'a str> {
     let mut findings = findings(&report["masters"][0]).iter();
     let finding = findings.find(|finding| finding["check"] == check)?;
@@ -78,7 +78,7 @@ fn nothing_is_found_at_a_good_server() {
 }
 
 #[test]
-fn each_setting_that_would_hurt_a_lock_is_found() {
+fn each_risky_setting_is_found() {
     let server = good();
     let mut admin = server.admin();
     for (bad, check, expected) in [
@@ -124,7 +124,7 @@ fn each_setting_that_would_hurt_a_lock_is_found() {
 }
 
 #[test]
-fn words_have_the_worst_first_with_what_to_do_and_the_line_of_docs() {
+fn text_has_the_worst_first_with_the_remedy_and_the_page() {
     let server = good();
     let mut admin = server.admin();
     let _: () = admin.run("CONFIG SET maxmemory 1gb maxmemory-policy allkeys-lru timeout 9");
@@ -183,7 +183,7 @@ fn a_grace_that_runs_and_connections_that_run_out_are_found() {
 }
 
 #[test]
-fn a_server_without_the_module_is_a_problem_and_all_else_is_looked_at() {
+fn a_server_without_the_module_is_a_problem_and_the_rest_is_examined() {
     let server = Setup::new().without_module().line("timeout 7").start();
     let report = report(&mut rlock(&server), 1);
     assert_eq!(severity(&report, "module"), Some("problem"));
@@ -202,7 +202,7 @@ fn words_for(server: &Server, user: &str, rights: &str) -> String {
     words.join(" ")
 }
 
-/// The entries of `ACL LOG`: what was refused.
+/// The refused commands in `ACL LOG`.
 fn refused(server: &Server) -> Vec<String> {
     let log: Vec<BTreeMap<String, redis::Value>> = server.admin().run("ACL LOG");
     let objects = log.iter().map(|entry| entry["object"].clone());
@@ -256,7 +256,7 @@ fn missing_rights_are_named_without_an_entry_in_acl_log() {
         words.contains("ok rights: user app may use all commands"),
         "{words}"
     );
-    // A question that the user may not ask is not even sent.
+    // A question that the user may not ask is not sent.
     let words = words_for(&server, "app", "~* &* +@all -config -time");
     let missing = "warning not looked at: CONFIG GET (NOPERM), TIME (NOPERM); the user needs \
          +config|get +time ";
@@ -270,7 +270,7 @@ fn missing_rights_are_named_without_an_entry_in_acl_log() {
 }
 
 #[test]
-fn a_user_that_may_ask_nothing_is_warned_and_leaves_few_entries() {
+fn a_user_without_rights_gets_a_warning_and_leaves_few_entries() {
     let server = good();
     let words = words_for(&server, "app", "~job:* resetchannels +@connection");
     let missing = "warning not looked at: ACL WHOAMI (NOPERM), ACL DRYRUN (not sent), \
@@ -291,7 +291,7 @@ fn a_user_that_may_ask_nothing_is_warned_and_leaves_few_entries() {
         "time",
     ];
     assert_eq!(refused(&server), questions);
-    // The commands of every client are checked even so.
+    // The commands that every program needs are checked anyway.
     let lock = "+rlock.acquire +rlock.renew +rlock.release +rlock.cancel";
     for (more, expected) in [
         ("", "note rights: this user lacks SUBSCRIBE "),
@@ -318,7 +318,7 @@ fn open_to_all() -> Server {
 }
 
 #[test]
-fn anybodys_access_from_elsewhere_is_found() {
+fn an_open_default_user_is_found() {
     let server = open_to_all();
     let operator = url(&server, "operator");
     let access = || {
@@ -368,7 +368,7 @@ fn the_remedies_for_the_default_user_work() {
 }
 
 #[test]
-fn nobody_at_the_address_is_122() {
+fn an_unreachable_address_is_122() {
     let url = format!("redis://127.0.0.1:{}/", free_port());
     let ended = finished(rlock_at(&url).arg("doctor"));
     ended.assert_code(122);

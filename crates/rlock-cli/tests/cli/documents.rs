@@ -1,4 +1,4 @@
-//! The sessions of a shell in the guides and the tutorial, as they are written.
+//! Runs the shell sessions of the guides and the tutorial.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -22,7 +22,7 @@ fn steps(page: &str) -> Vec<(&str, Vec<&str>)> {
     steps
 }
 
-/// Fences differ, and so do owners, which the pages call `OWNER`.
+/// Fences and owners differ. The pages write `OWNER` for an owner.
 fn are_alike(shown: &str, seen: &str) -> bool {
     let is_fence = |word: &str| word.len() == 16 && word.parse::<u64>().is_ok();
     let (shown, seen): (Vec<_>, Vec<_>) = (shown.split(' ').collect(), seen.split(' ').collect());
@@ -73,7 +73,7 @@ fn sessions_of_the_guides_are_true_for_the_documented_user() {
     assert_nothing_refused(&server);
 }
 
-/// The examples that are no sessions, too.
+/// This also covers the examples that do not run as sessions.
 #[test]
 fn every_key_in_the_guides_is_one_of_the_documented_user() {
     let page = include_str!("../../../../docs/guides.md");

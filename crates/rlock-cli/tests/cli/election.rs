@@ -61,7 +61,7 @@ fn lost_leadership_ends_the_command_or_is_campaigned_for_again() {
 
 /// `examples/election`: a leader is killed, twice.
 #[test]
-fn example_shows_who_follows_a_leader_that_was_killed() {
+fn example_shows_the_next_leader_after_a_killed_one() {
     let server = Server::start();
     let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/election");
     let mut example = std::process::Command::new(example);

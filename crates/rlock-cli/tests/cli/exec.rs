@@ -70,7 +70,7 @@ fn a_lock_that_is_not_free_is_124_and_the_command_does_not_run() {
 
 /// Cron mails every line.
 #[test]
-fn a_lock_that_is_not_free_is_passed_over_in_silence_where_that_is_code_0() {
+fn a_lock_that_is_not_free_prints_nothing_if_its_code_is_0() {
     let server = Server::start();
     server.held_by("k", "somebody");
     for options in [&["k", "-n", "-E", "0"][..], &["k", "-w", "50ms", "-E", "0"]] {
@@ -138,7 +138,7 @@ fn a_wait_that_an_operator_cancels_is_123_and_runs_nothing() {
 fn commands_under_one_lock_exclude_each_other() {
     let server = Server::start();
     let directory = tempfile::tempdir().unwrap();
-    // To make a directory that is there fails.
+    // `mkdir` fails if the directory exists.
     let script = "mkdir busy && sleep 0.02 && rmdir busy";
     let all: Vec<_> = (0..8)
         .map(|_| Running::start(exec(&server, &["k"], script).current_dir(directory.path())))
@@ -157,7 +157,7 @@ fn a_long_command_keeps_its_lock_beyond_the_lease() {
 }
 
 #[test]
-fn a_lock_stays_taken_for_as_long_as_it_is_to() {
+fn at_least_keeps_the_lock_taken() {
     let server = Server::start();
     let (least, options) = (Duration::from_secs(1), ["k", "--at-least", "1s"]);
     let begun = Instant::now();
@@ -166,10 +166,10 @@ fn a_lock_stays_taken_for_as_long_as_it_is_to() {
     finished(&mut exec(&server, &["k", "--try"], "exit 0")).assert_code(124);
     finished(&mut exec(&server, &["k", "--wait", "20s"], "exit 0")).assert_code(0);
     assert!(begun.elapsed() >= least && begun.elapsed() < PATIENCE);
-    // A longer command ends it.
+    // The end of a longer command ends it.
     finished(&mut exec(&server, &options, "sleep 1.2")).assert_code(0);
     assert!(!server.admin().is_held("k"));
-    // Nobody has done anything.
+    // A command that did not run ends it.
     finished(rlock(&server).args(["exec", "k", "--at-least", "1h", "--", "no-such-command"]))
         .assert_code(127);
     assert!(!server.admin().is_held("k"));
@@ -177,7 +177,7 @@ fn a_lock_stays_taken_for_as_long_as_it_is_to() {
     finished(&mut exec(&server, &both, "exit 0")).assert_code(2);
 }
 
-/// As the alert RlockHoldersDie and the pages say.
+/// The alert RlockHoldersDie and the documents say so.
 #[test]
 fn the_planned_end_of_a_lock_counts_as_the_end_of_a_lease() {
     let server = Server::start();
@@ -191,7 +191,7 @@ fn the_planned_end_of_a_lock_counts_as_the_end_of_a_lease() {
 }
 
 #[test]
-fn it_does_so_if_the_program_is_killed() {
+fn at_least_keeps_the_lock_taken_if_rlock_is_killed() {
     let server = Server::start();
     let options = ["k", "--lease", "300ms", "--at-least", "2s"];
     let begun = Instant::now();
@@ -230,7 +230,7 @@ fn events_are_lines_of_json_on_stderr() {
     );
 }
 
-/// As `flock` has them, for those who have it in their fingers.
+/// Users know these options from `flock`.
 #[test]
 fn short_options_mean_what_they_mean_for_flock() {
     let server = Server::start();
@@ -289,7 +289,7 @@ fn a_connection_is_named_by_host_and_process() {
 }
 
 #[test]
-fn the_usual_variable_names_the_server_where_ours_does_not() {
+fn redis_url_names_the_server_if_rlock_url_does_not() {
     let server = Server::start();
     let mut command = rlock(&server);
     command.env_remove("RLOCK_URL");

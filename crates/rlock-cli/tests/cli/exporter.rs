@@ -1,4 +1,4 @@
-//! `exporter`, as Prometheus meets it.
+//! `exporter`, as Prometheus sees it.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -16,7 +16,7 @@ use rlock_testkit::{PATIENCE, Server, eventually};
 pub(crate) struct Exporter {
     process: Child,
     pub(crate) address: String,
-    /// What it says on stderr.
+    /// Its lines on stderr.
     lines: mpsc::Receiver<String>,
 }
 
@@ -143,7 +143,7 @@ fn a_dump_that_failed_is_shown_until_one_succeeds() {
 }
 
 #[test]
-fn module_and_exporter_say_what_they_are_built_from() {
+fn module_and_exporter_show_their_builds() {
     let server = Server::start();
     let exporter = Exporter::start(&server.url(), &[]);
     let build = |name: &str, labels: &str, version: &str, commit: &str| {
@@ -170,7 +170,7 @@ fn module_and_exporter_say_what_they_are_built_from() {
 }
 
 #[test]
-fn the_histogram_has_the_wait_of_one_who_was_granted_and_of_nobody_else() {
+fn the_histogram_has_only_waits_that_ended_with_a_grant() {
     let server = Server::start();
     let exporter = Exporter::start(&server.url(), &[]);
     let master = format!("master=\"127.0.0.1:{}\"", server.port());
@@ -197,7 +197,7 @@ fn the_histogram_has_the_wait_of_one_who_was_granted_and_of_nobody_else() {
 }
 
 #[test]
-fn so_many_contended_locks_are_shown_whatever_their_names() {
+fn the_number_of_contended_locks_is_limited_and_any_name_is_shown() {
     let server = Server::start();
     let mut admin = server.admin();
     let long = "l".repeat(500);
@@ -229,11 +229,11 @@ fn each_master_of_a_cluster_has_a_label() {
 }
 
 #[test]
-fn a_server_that_is_away_is_shown_and_found_again() {
+fn an_unreachable_server_is_shown_and_found_again() {
     let server = Server::start();
     let up = format!("rlock_up{{master=\"127.0.0.1:{}\"}}", server.port());
     server.signal("STOP");
-    // It has never answered yet, and has its name all the same.
+    // It has never answered, and has its name anyway.
     let exporter = Exporter::start(&server.url(), &[]);
     for answers_first in [false, true] {
         let asked = Instant::now();
@@ -265,7 +265,7 @@ fn other_pages_and_methods_are_refused() {
 }
 
 #[test]
-fn idle_connections_do_not_keep_others_out() {
+fn idle_connections_do_not_block_others() {
     let server = Server::start();
     let exporter = Exporter::start(&server.url(), &[]);
     let idle: Vec<_> = (0..64)

@@ -12,13 +12,13 @@ fn an_interrupt_from_the_keyboard_reaches_the_command_once() {
     let server = Server::start();
     let mut terminal = Terminal::start(&server, &["exec", "k", "--", "sh", "-c", SCRIPT]);
     terminal.until_shows("ready");
-    // Two interrupts in a row would be seen as one: rlock comes to its own
-    // only when the command is through with it.
+    // The command could see two interrupts in a row as one, so rlock gets its
+    // own interrupt only after the command has handled the first.
     terminal.signal("-STOP");
     terminal.types("\u{3}");
     terminal.until_shows("interrupted");
     terminal.signal("-CONT");
-    // Sent after a second interrupt, if there were one.
+    // A second interrupt would arrive before this.
     terminal.signal("-TERM");
     assert_eq!(terminal.finish(), 3);
     assert_eq!(terminal.shows().matches("interrupted").count(), 1);

@@ -13,7 +13,7 @@ fn a_forced_release_ends_the_command_with_121() {
     let server = Server::start();
     let directory = tempfile::tempdir().unwrap();
     let script =
-        "trap 'touch told; exit 0' TERM; echo ready; while [ -d \"$PWD\" ]; do sleep 0.01; done";
+        "trap 'touch ended; exit 0' TERM; echo ready; while [ -d \"$PWD\" ]; do sleep 0.01; done";
     let mut command = exec(&server, &["k"], script);
     let mut running = Running::start(command.current_dir(directory.path()));
     running.until_says("ready");
@@ -21,11 +21,11 @@ fn a_forced_release_ends_the_command_with_121() {
     let ended = running.finish();
     ended.assert_code(121);
     ended.assert_says("k: lost, the server ended it; ending the command");
-    assert!(directory.path().join("told").exists());
+    assert!(directory.path().join("ended").exists());
 }
 
 #[test]
-fn what_the_command_has_started_ends_with_it() {
+fn the_children_of_the_command_end_with_it() {
     let server = Server::start();
     let script = "sleep 1000 & echo $! > child; wait";
     let directory = tempfile::tempdir().unwrap();
@@ -41,9 +41,9 @@ fn what_the_command_has_started_ends_with_it() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn what_has_ended_is_not_waited_for_although_nobody_waited_for_it() {
+fn a_zombie_process_does_not_delay_the_end() {
     let server = Server::start();
-    // Leaves the group, and never waits for the child that it has in there.
+    // It leaves the group, and never reaps its child there.
     let parent = r#"use POSIX; fork or do { sleep 100; exit }; setsid();
         $| = 1; print "left\n"; close STDOUT; sleep 30"#;
     let script = format!("perl -e '{parent}' 2>/dev/null & wait");
@@ -53,7 +53,7 @@ fn what_has_ended_is_not_waited_for_although_nobody_waited_for_it() {
     running.finish().assert_code(121);
 }
 
-/// A command that writes its number into the file `child`, and goes on until
+/// A command that writes its process id into the file `child`, and runs until
 /// its directory is gone.
 fn stubborn(server: &Server, directory: &TempDir) -> Command {
     let script = "trap '' TERM HUP; echo $$ > child; while [ -d \"$PWD\" ]; do sleep 0.01; done";
@@ -87,8 +87,7 @@ fn the_command_outlives_the_threads_of_rlock() {
     let server = Server::start();
     let directory = tempfile::tempdir().unwrap();
     let mut command = stubborn(&server, &directory);
-    // Another thread asks for the address of a name. It ends after some seconds
-    // without work.
+    // Another thread looks up the host name, and ends after some idle seconds.
     command.env("RLOCK_URL", format!("redis://localhost:{}/", server.port()));
     let mut running = Running::start(&mut command);
     let child = child_in(&directory);
@@ -99,7 +98,7 @@ fn the_command_outlives_the_threads_of_rlock() {
     assert!(is_running(&child));
 }
 
-/// A process that has ended may stay as a zombie, where nobody reaps it.
+/// A process that has ended may stay as a zombie if nobody reaps it.
 fn is_running(process: &str) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{process}/status"));
     status.is_ok_and(|status| !status.contains("State:\tZ"))
@@ -118,7 +117,7 @@ fn a_command_that_does_not_end_is_killed() {
 #[test]
 fn a_command_that_is_stopped_is_ended_too() {
     let server = Server::start();
-    // It is asked to end and continued: it does not have to be killed.
+    // It gets SIGTERM and SIGCONT, so SIGKILL is not necessary.
     let options = ["k", "--kill-after", "1h"];
     let mut running = Running::start(&mut exec(&server, &options, "echo ready; kill -STOP $$"));
     running.until_says("ready");
@@ -140,7 +139,7 @@ fn a_server_that_vanishes_ends_the_command_with_the_lease() {
 }
 
 #[test]
-fn a_command_that_ends_after_a_loss_nobody_told_of_is_121() {
+fn a_loss_that_only_the_release_finds_is_121() {
     let server = Server::start();
     let directory = tempfile::tempdir().unwrap();
     let script =
@@ -149,7 +148,8 @@ fn a_command_that_ends_after_a_loss_nobody_told_of_is_121() {
     let mut running = Running::start(command.current_dir(directory.path()));
     running.until_says("ready");
     let id = std::fs::read_to_string(directory.path().join("id")).unwrap();
-    // Stopped, the program hears nothing until the command has ended.
+    // The program is stopped, so it learns of the loss only after the command
+    // has ended.
     running.signal("-STOP");
     let _: u64 = server.admin().run("RLOCK.FORCE k");
     std::fs::write(directory.path().join("over"), "").unwrap();

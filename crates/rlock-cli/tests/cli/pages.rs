@@ -1,10 +1,10 @@
-//! What is written for shells and for `man`.
+//! Completions for shells, and manual pages.
 
 use std::process::{Command, Stdio};
 
 use super::program::{Running, finished, rlock_at};
 
-/// Where no server is; none of this asks one.
+/// An address without a server: these commands need none.
 const NOWHERE: &str = "redis://127.0.0.1:1/";
 
 #[test]
@@ -17,7 +17,7 @@ fn completions_are_written_for_every_shell() {
 }
 
 #[test]
-fn bash_takes_its_completions() {
+fn bash_accepts_its_completions() {
     let script = finished(rlock_at(NOWHERE).args(["completions", "bash"])).stdout;
     let ask = "COMP_WORDS=(rlock fo) COMP_CWORD=1; _rlock rlock fo rlock; echo ${COMPREPLY[@]}";
     let bash = Command::new("bash")
@@ -62,7 +62,7 @@ fn there_is_a_manual_page_for_rlock_and_for_every_command() {
     finished(rlock_at(NOWHERE).args(["man", "nothing"])).assert_code(2);
 }
 
-/// The lines of a manual page as they are read: without fonts.
+/// The lines of a manual page, without fonts.
 fn manual(command: &str) -> Vec<String> {
     let page = finished(rlock_at(NOWHERE).args(["man", command])).stdout;
     let fonts = ["\\fB", "\\fI", "\\fR"];
@@ -101,7 +101,7 @@ fn a_manual_page_names_forms_values_defaults_variables_and_codes() {
 }
 
 #[test]
-fn a_reader_that_goes_away_ends_it_quietly() {
+fn a_closed_stdout_ends_it_quietly() {
     let mut command = rlock_at(NOWHERE);
     command.args(["completions", "zsh"]);
     let (reader, writer) = std::io::pipe().unwrap();

@@ -6,7 +6,7 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use rlock_testkit::signal;
 use rlock_testkit::{Server, eventually};
 
-/// The program, without a terminal whatever the tests have, asking `server`.
+/// The program for `server`. It has no terminal, even if the tests have one.
 pub(crate) fn rlock(server: &Server) -> Command {
     rlock_at(&server.url())
 }
@@ -32,7 +32,7 @@ pub(crate) fn exec(server: &Server, options: &[&str], script: &str) -> Command {
     command
 }
 
-/// Runs to the end, within the bound.
+/// Runs a command to its end, with a time limit.
 pub(crate) fn finished(command: &mut Command) -> Finished {
     Running::start(command).finish()
 }
@@ -40,7 +40,7 @@ pub(crate) fn finished(command: &mut Command) -> Finished {
 /// A program that runs; it is killed if the test ends first.
 pub(crate) struct Running(Option<Child>);
 
-/// What a program left behind.
+/// The exit code and the output of a program.
 #[derive(Debug)]
 pub(crate) struct Finished {
     pub(crate) code: Option<i32>,
@@ -65,7 +65,7 @@ impl Running {
         signal::send(self.id(), signal);
     }
 
-    /// Waits until all its work is taken: none of its threads runs.
+    /// Waits until none of its threads has work.
     pub(crate) fn until_idle(&mut self) {
         let tasks = format!("/proc/{}/task", self.id());
         eventually("the program is idle", || {
@@ -77,20 +77,21 @@ impl Running {
         });
     }
 
-    /// Waits until the program has written this line; only for the first.
+    /// Waits until the program has written this line. It must be the first one
+    /// that is not read.
     pub(crate) fn until_says(&mut self, line: &str) {
         let stdout = self.child().stdout.as_mut().unwrap();
-        let mut said = vec![0; line.len() + 1];
-        stdout.read_exact(&mut said).unwrap();
-        assert_eq!(String::from_utf8(said).unwrap(), format!("{line}\n"));
+        let mut written = vec![0; line.len() + 1];
+        stdout.read_exact(&mut written).unwrap();
+        assert_eq!(String::from_utf8(written).unwrap(), format!("{line}\n"));
     }
 
-    /// The end of what it reads.
+    /// Closes its stdin.
     pub(crate) fn close_stdin(&mut self) {
         drop(self.child().stdin.take());
     }
 
-    /// Nobody reads any more what it writes.
+    /// Closes the reader of its stdout.
     pub(crate) fn close_stdout(&mut self) {
         drop(self.child().stdout.take());
     }
@@ -101,7 +102,7 @@ impl Running {
         child.wait().unwrap()
     }
 
-    /// Waits for the end. What is written must fit into a pipe.
+    /// Waits for the end. The output must fit into a pipe.
     pub(crate) fn finish(mut self) -> Finished {
         let status = self.wait();
         let Output { stdout, stderr, .. } = self.0.take().unwrap().wait_with_output().unwrap();

@@ -1,7 +1,7 @@
-//! What is in `deploy` for Prometheus and Grafana, with a real Prometheus.
+//! The alerts and the dashboard in `deploy`, with a real Prometheus.
 //!
-//! A machine without Prometheus leaves these tests out, and says so. With
-//! `CI=true` that is a failure.
+//! A machine without Prometheus skips these tests, and says so. With `CI=true`
+//! that is a failure.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -48,12 +48,12 @@ fn promtool(arguments: &[&str], input: &str) {
         stdout,
         stderr,
     } = command.output().unwrap();
-    let said = String::from_utf8_lossy(&stdout).into_owned() + &String::from_utf8_lossy(&stderr);
-    assert!(status.success(), "{said}");
+    let output = String::from_utf8_lossy(&stdout).into_owned() + &String::from_utf8_lossy(&stderr);
+    assert!(status.success(), "{output}");
 }
 
 #[test]
-fn alerts_fire_on_what_they_are_about_and_on_nothing_else() {
+fn alerts_fire_on_their_conditions_and_on_nothing_else() {
     if is_here() {
         let rules = deployed("prometheus/alerts.yml");
         promtool(&["check", "rules", rules.to_str().unwrap()], "");
@@ -144,8 +144,8 @@ fn percent_encode(text: &str) -> String {
     text.bytes().map(hex).collect()
 }
 
-/// The rules, with the same thresholds for numbers, and none of the patience.
-fn impatient_rules() -> String {
+/// The rules with the same thresholds, but without waiting times.
+fn rules_without_delay() -> String {
     let rules = text("prometheus/alerts.yml");
     let lines = rules
         .lines()
@@ -163,7 +163,7 @@ fn a_deadlock_a_stuck_holder_and_a_full_queue_are_noticed() {
     }
     let server = Server::start();
     let exporter = Exporter::start(&server.url(), &[]);
-    let prometheus = Prometheus::start(&exporter, &impatient_rules());
+    let prometheus = Prometheus::start(&exporter, &rules_without_delay());
     eventually("it has looked twice", || {
         prometheus.series("rlock_deadlocks_total offset 1s") == 1
     });
@@ -232,7 +232,7 @@ fn dashboard() -> Vec<String> {
     expressions
 }
 
-/// The words of a text that are names of metrics.
+/// The names of metrics in a text.
 fn names(text: &str) -> BTreeSet<String> {
     let words = text.split(|it: char| !it.is_ascii_alphanumeric() && it != '_');
     words
@@ -242,7 +242,7 @@ fn names(text: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn the_page_the_alerts_and_the_dashboard_name_what_there_is() {
+fn the_page_the_alerts_and_the_dashboard_name_existing_metrics() {
     let server = Server::start();
     server.held_by("a", "ann");
     let mut admin = server.admin();

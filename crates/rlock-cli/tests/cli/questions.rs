@@ -1,4 +1,4 @@
-//! `info`, `list` and `force`, in words and as JSON.
+//! `info`, `list` and `force`, as text and as JSON.
 
 use serde_json::{Value, json};
 
@@ -109,7 +109,7 @@ fn info_of_a_free_lock_says_so() {
 }
 
 #[test]
-fn a_key_cannot_steer_the_terminal() {
+fn a_key_cannot_control_the_terminal() {
     let server = Server::start();
     let shown = ask(&server, &["info", "a\u{1b}[31mb"]).stdout;
     assert_eq!(shown, "a\\u{1b}[31mb: free, 0 queued\n");
@@ -177,7 +177,7 @@ fn force_with_queue_leaves_the_lock_to_nobody() {
     assert!(!server.admin().is_held("k"));
     assert_eq!(admin.gauge("waiters"), 0);
 
-    // Places may be left where nobody holds the lock.
+    // A lock that nobody holds may have places in its queue.
     server.held_by("k", "ann");
     let _: redis::Value = admin.run("RLOCK.ACQUIRE k bob 60000 WAIT 1 NOTIFY nobody KEEP 60000");
     let _: redis::Value = admin.run("RLOCK.RELEASE k ann ALL");

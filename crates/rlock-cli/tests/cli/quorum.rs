@@ -1,4 +1,4 @@
-//! Commands under a lock that a majority of servers holds.
+//! Commands under the lock of a quorum.
 
 use std::process::{Command, Stdio};
 
@@ -6,7 +6,7 @@ use crate::program::{Running, finished, rlock_at};
 use crate::server::Asks;
 use rlock_testkit::{Server, Setup, eventually};
 
-/// Masters that forget nothing they have granted.
+/// Masters that survive a crash without losing grants.
 fn members(count: usize) -> Vec<Server> {
     let settings = [("appendonly", "yes"), ("appendfsync", "always")];
     (0..count)
@@ -16,7 +16,7 @@ fn members(count: usize) -> Vec<Server> {
 
 fn exec(members: &[Server], script: &str) -> Command {
     let urls: Vec<_> = members.iter().map(Server::url).collect();
-    // It is not asked for anything.
+    // This server is not used.
     let mut command = rlock_at("redis://127.0.0.1:1/");
     command.args(["exec", "k", "--quorum", &urls.join(","), "-c", script]);
     command
@@ -33,7 +33,8 @@ fn a_command_runs_while_a_majority_holds_and_the_next_one_after_it() {
     let mut first = exec(&members, "echo $RLOCK_FENCE; read line; true");
     let mut first = Running::start(first.stdin(Stdio::piped()));
     eventually("all hold it", || holding(&members) == 3);
-    // One dies. The others are enough for who holds it, and for the next one.
+    // One server dies. The others are enough for the holder and for the next
+    // one.
     members[0].signal("-KILL");
     let next = Running::start(&mut exec(&members, "echo $RLOCK_FENCE"));
     let alive = &members[1..];
@@ -50,7 +51,7 @@ fn a_command_runs_while_a_majority_holds_and_the_next_one_after_it() {
 }
 
 #[test]
-fn what_cannot_be_a_quorum_is_said() {
+fn an_invalid_quorum_is_explained() {
     let members = members(3);
     let two = finished(&mut exec(&members[..2], "true"));
     two.assert_code(2);

@@ -1,5 +1,5 @@
-//! The users of docs/operating.md: what each is for works, and no more is asked
-//! of the server.
+//! The users of docs/operating.md: their commands work, and need no further
+//! rights.
 
 use std::collections::BTreeMap;
 use std::process::Stdio;
@@ -20,7 +20,7 @@ const OTHERS: [&str; 4] = [
     include_str!("../../../../docs/cli.md"),
     include_str!("../../../../deploy/rlock-exporter.default"),
 ];
-/// What every rule begins with, behind the name.
+/// The beginning of every rule, behind the user's name.
 const PASSWORD: &str = " on >a-password ";
 
 /// The rules of a text, by user: lines of redis.conf and calls of ACL SETUSER.
@@ -35,14 +35,14 @@ fn rules(text: &'static str) -> Vec<(&'static str, String)> {
     rules.collect()
 }
 
-/// What the page adds to a rule, in the row that begins so.
+/// The addition to a rule in the row of the page that begins like this.
 fn added(row: &str) -> String {
     let row = PAGE.lines().find(|line| line.starts_with(row));
     let cell = row.unwrap().split('`').rfind(|cell| !cell.starts_with(' '));
     format!(" {}", cell.unwrap().replace("\\|", "|"))
 }
 
-/// Makes the users, with what is added to their rules.
+/// Creates the users that need locks, with an addition to their rules.
 pub(crate) fn admit(server: &Server, more: &str) {
     let mut admin = server.admin();
     for (user, rule) in BTreeMap::from_iter(rules(PAGE)) {
@@ -50,7 +50,7 @@ pub(crate) fn admit(server: &Server, more: &str) {
     }
 }
 
-/// Nobody was refused anything.
+/// Checks that the server has refused nothing.
 pub(crate) fn assert_nothing_refused(server: &Server) {
     let log: Vec<BTreeMap<String, redis::Value>> = server.admin().run("ACL LOG");
     assert!(log.is_empty(), "{log:?}");
@@ -121,77 +121,44 @@ fn exec_needs_no_more_than_the_application_has() {
 #[test]
 fn a_refusal_names_what_was_refused_the_user_and_the_rule_to_add() {
     let server = Server::start();
-    let (application, operator) = (url(&server, "application"), url(&server, "operator"));
-    let cases: [(&str, &str, &[&str], &str, &str); 8] = [
+    let cases: [(&str, &str, &[&str], &str); 8] = [
         (
+            "application",
             "",
-            &application,
             &["exec", "other", "--", "true"],
-            "use the key other",
-            "~other",
+            "the key 'other', such as ~other",
         ),
         (
+            "application",
             "",
-            &application,
             &["info", "other"],
-            "use the key other",
-            "~other",
+            "the key 'other', such as ~other",
         ),
+        ("application", "", &["bench"], "such as ~rlock-bench:*"),
+        ("application", "", &["list"], "needs +rlock.list"),
         (
+            "operator",
             "",
-            &application,
-            &["bench"],
-            "use the key rlock-bench:*",
-            "~rlock-bench:*",
-        ),
-        ("", &application, &["list"], "run rlock.list", "+rlock.list"),
-        (
-            "",
-            &operator,
             &["exec", "k", "--", "true"],
-            "run rlock.acquire",
-            "+rlock.acquire",
+            "needs +rlock.acquire",
         ),
-        (
-            "",
-            &operator,
-            &["observe", "k"],
-            "use the channel rlock:value:*",
-            "&rlock:value:*",
-        ),
-        (
-            "-subscribe",
-            &operator,
-            &["info", "k"],
-            "run subscribe",
-            "+subscribe",
-        ),
-        (
-            "resetchannels",
-            &operator,
-            &["list"],
-            "use the channel rlock:client:*",
-            "&rlock:client:*",
-        ),
+        ("operator", "", &["observe", "k"], "&rlock:value:*"),
+        ("operator", "-subscribe", &["info", "k"], "needs +subscribe"),
+        ("operator", "resetchannels", &["list"], "&rlock:client:*"),
     ];
-    for (less, url, arguments, what, rule) in cases {
+    for (user, less, arguments, rule) in cases {
         admit(&server, &format!(" {less}"));
-        let ended = finished(rlock_at(url).args(arguments));
+        let ended = finished(rlock_at(&url(&server, user)).args(arguments));
         ended.assert_code(123);
-        let user = if url == application {
-            "application"
-        } else {
-            "operator"
-        };
-        ended.assert_says(&format!("user {user} is not permitted to {what}\n"));
-        ended.assert_says(&format!("`ACL SETUSER {user} {rule}`"));
-        ended.assert_says("docs/operating.md, `Access rights`");
+        ended.assert_says(rule);
+        ended.assert_says("docs/operating.md, section Access rights");
+        ended.assert_says(&format!("the user is {user}: `ACL SETUSER {user} RULE`"));
         let _: () = server.admin().run(&format!("ACL DELUSER {user}"));
     }
     // A user without a name is the default user.
     let _: () = server.admin().run("ACL SETUSER default -rlock.list");
     let ended = finished(rlock_at(&server.url()).arg("list"));
-    ended.assert_says("user default is not permitted to run rlock.list\n");
+    ended.assert_says("the user is default: ");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -260,7 +227,7 @@ fn each_question_needs_no_more_than_the_operator_has() {
 }
 
 #[test]
-fn who_observes_an_election_needs_a_channel_more_and_who_leads_does_not() {
+fn an_observer_of_an_election_needs_one_more_channel_and_a_candidate_does_not() {
     let server = Server::start();
     admit(&server, "");
     let elected = || {
@@ -321,19 +288,16 @@ fn the_exporter_needs_no_more_than_its_user_has_and_says_what_it_lacks() {
     assert_eq!(exporter.value(&waiters), None);
     assert_eq!(exporter.value(&up), Some(1.0));
     exporter.says("no contended locks of ");
-    exporter.says("Access rights");
+    exporter.says("`ACL SETUSER exporter RULE`");
     change("-info");
     assert_eq!(exporter.value(&up), Some(0.0));
-    exporter.says("user exporter is not permitted to run info");
+    exporter.says("needs +info");
     change("+info +rlock.list");
     assert_eq!(exporter.value(&up), Some(1.0));
     exporter.says("answers again");
     for (rule, words) in [
-        ("-subscribe", "not permitted to run subscribe"),
-        (
-            "+subscribe resetchannels",
-            "not permitted to use the channel rlock:client:*",
-        ),
+        ("-subscribe", "needs +subscribe"),
+        ("+subscribe resetchannels", "needs &rlock:client:*"),
         ("&rlock:client:* resetpass", "password"),
     ] {
         change(rule);
@@ -356,7 +320,7 @@ fn without_the_default_user_all_others_work() {
     let master = Server::start();
     let replica = replica_of(&master);
     let root = "ACL SETUSER root on >a-password ~* &* +@all";
-    // Sentinels have a server close its connections, so each of these is a new one.
+    // A fail-over closes connections, so each use opens a new one.
     let admin = |server: &Server| Admin::at(&url(server, "root"));
     let users = users_of_the_example();
     assert_eq!(users.last(), Some(&"default reset off"));

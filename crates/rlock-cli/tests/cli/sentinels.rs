@@ -1,4 +1,4 @@
-//! The master that Sentinels name, by one address.
+//! The master that Sentinels name, with one address.
 
 use std::process::Stdio;
 
@@ -79,7 +79,7 @@ fn a_master_that_no_sentinel_knows_is_named() {
 }
 
 #[test]
-fn master_and_sentinels_have_passwords_of_their_own() {
+fn master_and_sentinels_have_their_own_passwords() {
     let master = Server::start();
     let _: String = master.admin().run("CONFIG SET requirepass p@ss");
     let sentinel = sentinel_of(&master, "requirepass s&cret");
@@ -106,7 +106,7 @@ fn master_and_sentinels_have_passwords_of_their_own() {
 }
 
 #[test]
-fn exec_takes_the_lock_only_if_replicas_know_of_it() {
+fn exec_takes_the_lock_only_if_replicas_acknowledge_it() {
     let master = Server::start();
     let run = ["exec", "k", "--replicas", "1", "--", "echo", "ran"];
     let ended = finished(rlock_at(&master.url()).args(run));

@@ -1,25 +1,25 @@
-//! What tests ask a server, by a connection with typed replies.
+//! The questions of the tests to a server, with typed replies.
 
 use std::collections::BTreeMap;
 
 use redis::{Connection, FromRedisValue};
 use rlock_testkit::{Server, eventually};
 
-/// What tests of the command line ask a server.
+/// The questions of the tests to a server.
 pub(crate) trait Asks {
     /// A connection for the test itself.
     fn admin(&self) -> Admin;
 
-    /// One command on a connection of its own.
+    /// Sends one command on a new connection.
     fn query(&self, command: &redis::Cmd) -> redis::RedisResult<redis::Value>;
 
     /// Somebody who holds `key` for longer than any test takes.
     fn held_by(&self, key: &str, owner: &str) -> u64;
 
-    /// Has somebody wait for `key` on a connection of its own, in the background.
+    /// Lets somebody wait for `key` on another connection, in the background.
     fn waited_for_by(&self, key: &str, owner: &str);
 
-    /// Whether a request has come that the server has not read.
+    /// Whether the server has a request that it has not read.
     fn has_unread(&self) -> bool;
 }
 
@@ -57,7 +57,8 @@ impl Asks for Server {
             let is_own = fields
                 .next()
                 .is_some_and(|local_of| local_of.ends_with(&local));
-            // The state 01 is a connection; then come both queues, sent and received.
+            // State 01 is a connection. The queues of sent and received bytes
+            // follow.
             let is_open = fields.nth(1) == Some("01");
             let queues = fields.next().unwrap_or_default();
             is_own && is_open && !queues.ends_with(":00000000")
@@ -74,7 +75,7 @@ impl Admin {
         Self(client.get_connection().unwrap())
     }
 
-    /// Runs a command given as words.
+    /// Sends a command, given as words.
     pub(crate) fn run<T: FromRedisValue>(&mut self, command: &str) -> T {
         self.ask(command)
             .unwrap_or_else(|error| panic!("{command}: {error}"))
@@ -102,7 +103,7 @@ impl Admin {
             .unwrap()
     }
 
-    /// What the server says about a lock.
+    /// The reply of `RLOCK.INFO`.
     fn info(&mut self, key: &str) -> BTreeMap<String, redis::Value> {
         self.run(&format!("RLOCK.INFO {key}"))
     }

@@ -1,4 +1,4 @@
-//! A cluster, of which a test can take single servers away.
+//! Clusters, replicas and Sentinels whose servers a test can stop one by one.
 
 use rlock_testkit::sentinel::{self, Sentinel};
 use rlock_testkit::{Server, block_on, cluster};
@@ -12,7 +12,7 @@ const SLOTS: usize = 16_384;
 /// A cluster of masters, each with an equal share of the slots.
 pub(crate) struct Cluster {
     pub(crate) masters: Vec<Server>,
-    /// One of each master, or none.
+    /// The replicas of all masters.
     pub(crate) replicas: Vec<Server>,
 }
 
@@ -21,13 +21,13 @@ impl Cluster {
         Self::replicated(0)
     }
 
-    /// One whose masters have this many replicas each.
+    /// A cluster whose masters have this number of replicas each.
     pub(crate) fn replicated(replicas: usize) -> Self {
         let cluster = block_on(cluster::Cluster::start(MASTERS, replicas));
         let mut masters = cluster.into_servers();
         let replicas = masters.split_off(MASTERS);
         for master in &masters {
-            // Those that are there go on when one is unreachable.
+            // The other masters still work when one is unreachable.
             let _: () = master
                 .admin()
                 .run("CONFIG SET cluster-require-full-coverage no");
@@ -60,7 +60,7 @@ impl Cluster {
     }
 }
 
-/// A server that has all that `master` has.
+/// A replica of `master`.
 pub(crate) fn replica_of(master: &Server) -> Server {
     block_on(sentinel::replica_of(master)).into_inner()
 }

@@ -8,7 +8,7 @@ use rlock_testkit::{Server, eventually};
 
 const UNTIL_OVER: &str = "echo ready; until [ -e over ] || [ ! -d \"$PWD\" ]; do sleep 0.01; done";
 
-/// Commands that run until the directory says that it is over.
+/// Commands that run until a file in the directory ends them.
 struct Crowd<'a> {
     server: &'a Server,
     directory: tempfile::TempDir,
@@ -24,7 +24,7 @@ impl<'a> Crowd<'a> {
         }
     }
 
-    /// One more, who is granted the lock.
+    /// Starts another command, and waits until it has the lock.
     fn joins(&mut self, options: &[&str]) {
         let mut command = exec(self.server, options, UNTIL_OVER);
         let mut running = Running::start(command.current_dir(self.directory.path()));
@@ -57,7 +57,7 @@ fn shared_commands_run_together_and_exclusive_ones_do_not() {
 }
 
 #[test]
-fn each_shared_command_has_a_fence_of_its_own() {
+fn each_shared_command_has_its_own_fence() {
     let server = Server::start();
     let mut crowd = Crowd::new(&server);
     crowd.joins(&["k", "--shared"]);
@@ -72,7 +72,7 @@ fn each_shared_command_has_a_fence_of_its_own() {
 }
 
 #[test]
-fn a_limit_lets_so_many_permits_through() {
+fn a_limit_admits_its_number_of_permits() {
     let server = Server::start();
     let mut crowd = Crowd::new(&server);
     crowd.joins(&["k", "--limit", "3", "--permits", "2"]);
@@ -97,7 +97,7 @@ fn more_permits_than_the_limit_are_a_mistake() {
 }
 
 #[test]
-fn a_shared_hold_that_is_forced_away_ends_its_command() {
+fn the_forced_end_of_a_shared_hold_ends_its_command() {
     let server = Server::start();
     for options in [&["k", "--shared"][..], &["k", "--limit", "2"]] {
         let mut crowd = Crowd::new(&server);
@@ -124,7 +124,7 @@ fn a_bound_lock_ends_with_a_program_that_is_killed() {
         crowd.running[0].signal("-KILL");
         // Long before the lease of 30 s ends.
         eventually("the lock is free", || !admin.is_held("k"));
-        // The command is nobody's child now.
+        // The command has no parent now.
         std::fs::write(crowd.directory.path().join("over"), "").unwrap();
     }
 }

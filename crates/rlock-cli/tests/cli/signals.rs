@@ -52,7 +52,7 @@ fn a_signal_while_waiting_leaves_the_queue() {
         ended.assert_says("k: no longer waiting");
         assert_eq!(ended.stdout, "");
         assert_eq!(admin.gauge("waiters"), 0);
-        // It was withdrawn, not just cut off.
+        // rlock withdrew the request; it did not just disconnect.
         assert_eq!(admin.gauge("waiters_gone"), 0);
     }
 }

@@ -15,7 +15,7 @@ const SIZE: PtySize = PtySize {
     pixel_height: 0,
 };
 
-/// The program, and the screen that it writes on.
+/// The program and its screen.
 pub(crate) struct Terminal {
     child: Box<dyn Child + Send + Sync>,
     keyboard: Box<dyn Write + Send>,
@@ -38,7 +38,8 @@ impl Terminal {
         Self::start_in(cols, url, arguments, &[])
     }
 
-    /// The same with more in the environment, where `NO_COLOR` is not otherwise.
+    /// The same with further environment variables. `NO_COLOR` is unset by
+    /// default.
     pub(crate) fn start_in(
         cols: u16,
         url: &str,
@@ -63,7 +64,7 @@ impl Terminal {
         let seen = Arc::clone(&screen);
         std::thread::spawn(move || {
             let mut bytes = [0; 4096];
-            // An error is the end: nobody has the other side open any more.
+            // An error means that the program has closed its side.
             while let Ok(length @ 1..) = output.read(&mut bytes) {
                 seen.lock().unwrap().process(&bytes[..length]);
             }
@@ -76,8 +77,8 @@ impl Terminal {
         }
     }
 
-    /// Gives the terminal another size, which the program learns by a signal.
-    /// What it shows from then on has been drawn for this size.
+    /// Changes the size of the terminal; the program gets a signal. Returns
+    /// when the screen was drawn with this size.
     pub(crate) fn resize(&self, rows: u16, cols: u16) {
         let mut screen = self.screen.lock().unwrap();
         screen.screen_mut().set_size(rows, cols);
@@ -130,7 +131,7 @@ impl Terminal {
         signal::send(self.child.process_id().unwrap(), signal);
     }
 
-    /// Whether the program has left the terminal as it found it.
+    /// Whether the program has restored the terminal.
     pub(crate) fn is_restored(&self) -> bool {
         let screen = self.screen.lock().unwrap();
         !screen.screen().alternate_screen() && !screen.screen().hide_cursor()

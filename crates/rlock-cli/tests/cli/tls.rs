@@ -1,4 +1,4 @@
-//! Servers that speak TLS.
+//! Servers with TLS.
 
 use std::process::Command;
 
@@ -89,7 +89,7 @@ fn a_server_that_asks_for_a_certificate_is_shown_one() {
 }
 
 #[test]
-fn a_certificate_that_is_not_trusted_is_122_and_said_to_be() {
+fn a_certificate_that_is_not_trusted_is_122_and_named() {
     let server = TlsServer::start("no");
     for trusting in [&[][..], &["--cacert", "other.pem"]] {
         for command in [&["info", "k"][..], &["exec", "k", "--", "true"]] {

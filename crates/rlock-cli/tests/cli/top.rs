@@ -7,7 +7,7 @@ use super::server::Asks;
 use super::terminal::Terminal;
 use rlock_testkit::{Server, eventually};
 
-/// Two locks that are waited for.
+/// Two locks with waiters.
 fn contended(server: &Server) {
     server.held_by("alpha", "ann");
     server.held_by("beta", "ann");
@@ -137,7 +137,7 @@ fn a_filter_shows_only_names_that_have_it() {
     contended(&server);
     let mut terminal = top(&server);
     terminal.until_shows("alpha");
-    // It is no key while it is typed, and case does not matter.
+    // A letter of the filter is not a command, and case does not matter.
     terminal.types("/PHq");
     terminal.until_shows("none of the 2 most contended locks has `PHq` in its name");
     terminal.types("\u{7f}");
@@ -165,7 +165,7 @@ fn a_filter_finds_a_lock_that_was_not_in_the_list() {
 }
 
 #[test]
-fn help_lies_above_until_a_key_is_pressed() {
+fn help_covers_the_screen_until_a_key_is_pressed() {
     let server = Server::start();
     let mut terminal = top(&server);
     terminal.until_shows("nobody waits for any lock");
@@ -200,7 +200,7 @@ fn a_long_queue_scrolls_to_its_end() {
 }
 
 #[test]
-fn other_sizes_do_not_break_it() {
+fn it_works_in_other_sizes() {
     let server = Server::start();
     contended(&server);
     let mut terminal = top(&server);
@@ -217,7 +217,7 @@ fn other_sizes_do_not_break_it() {
 }
 
 #[test]
-fn waits_are_those_of_the_last_seconds() {
+fn waits_cover_the_last_seconds() {
     let server = Server::start();
     let terminal = top(&server);
     terminal.until_shows("no hand-off in the last ");
@@ -229,7 +229,7 @@ fn waits_are_those_of_the_last_seconds() {
 }
 
 #[test]
-fn what_a_silent_server_said_is_not_shown_as_new() {
+fn old_numbers_of_a_silent_server_are_not_shown_as_new() {
     let server = Server::start();
     contended(&server);
     let mut terminal = top(&server);
@@ -292,7 +292,7 @@ fn force_does_not_end_holds_that_were_not_shown() {
 }
 
 #[test]
-fn force_asks_nothing_where_the_question_does_not_fit() {
+fn force_asks_nothing_if_the_question_does_not_fit() {
     let server = Server::start();
     contended(&server);
     let fence = server.admin().fence("beta");
@@ -320,15 +320,15 @@ fn force_says_why_the_server_refuses() {
     let server = Server::start();
     contended(&server);
     let mut admin = server.admin();
-    let _: () = admin.run("ACL SETUSER looker on >pw ~* &* +@all -rlock.force");
-    let url = format!("redis://looker:pw@127.0.0.1:{}/", server.port());
+    let _: () = admin.run("ACL SETUSER reader on >pw ~* &* +@all -rlock.force");
+    let url = format!("redis://reader:pw@127.0.0.1:{}/", server.port());
     let mut terminal = Terminal::start_at(100, &url, &EVERY);
     terminal.until_shows("alpha");
     terminal.types("F");
     terminal.until_shows("End every hold of beta?");
     terminal.types("y");
-    terminal.until_shows("to run rlock.force");
-    terminal.until_shows("any key goes on");
+    terminal.until_shows("the 'rlock.force' command");
+    terminal.until_shows("any key closes this");
 }
 
 #[test]

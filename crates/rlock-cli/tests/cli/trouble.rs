@@ -1,4 +1,4 @@
-//! Servers that are not there, not right, or not willing; wrong arguments.
+//! Unreachable servers, servers that refuse, and invalid arguments.
 
 use super::program::{finished, rlock, rlock_at};
 use super::server::Asks;
@@ -27,7 +27,7 @@ fn a_server_that_cannot_be_reached_is_named_without_its_password() {
 }
 
 #[test]
-fn a_server_without_the_module_is_122_and_said_to_be() {
+fn a_server_without_the_module_is_122_and_named() {
     let server = Setup::new().without_module().start();
     for command in COMMANDS {
         let ended = finished(rlock(&server).args(command));
@@ -100,7 +100,7 @@ fn an_operator_needs_the_rights_that_the_documentation_names() {
 }
 
 #[test]
-fn a_failure_can_be_had_as_json() {
+fn a_failure_is_json_on_request() {
     let url = format!("redis://127.0.0.1:{}/", free_port());
     let ended = finished(rlock_at(&url).args(["info", "k", "--json"]));
     ended.assert_code(122);

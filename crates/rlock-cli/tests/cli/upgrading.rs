@@ -1,5 +1,5 @@
-//! The steps of docs/operating.md by which servers are upgraded and restored,
-//! as an operator takes them.
+//! The steps of docs/operating.md to upgrade and restore servers, as an
+//! operator takes them.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use super::server::Asks;
 use super::several::{Cluster, replica_of, sentinel_of};
 use rlock_testkit::{Server, Setup, eventually};
 
-/// The page's command by which a replica is promoted.
+/// The page's command that promotes a replica.
 fn command(servers_have: &str) -> &'static str {
     let page = include_str!("../../../../docs/operating.md");
     let row = format!("| {servers_have} | `");
@@ -29,7 +29,8 @@ fn holder(url: &str, key: &str) -> Running {
 
 fn is_master(server: &Server) -> bool {
     let client = redis::Client::open(server.url()).unwrap();
-    // An error: Sentinels have a new master close its connections.
+    // An error is possible, because Sentinels let a new master close its
+    // connections.
     let role = client.get_connection();
     let role = role.and_then(|mut it| redis::cmd("ROLE").query(&mut it));
     let Ok(redis::Value::Array(role)) = role else {
@@ -38,7 +39,7 @@ fn is_master(server: &Server) -> bool {
     role.first() == Some(&redis::Value::BulkString(b"master".to_vec()))
 }
 
-/// The hold goes on at the new master, and locks are granted there, too.
+/// Checks that the new master keeps the hold, and grants locks.
 fn assert_goes_on(url: &str, mut holder: Running, key: &str, master: &Server) {
     eventually("it is the master", || is_master(master));
     let mut admin = master.admin();
@@ -51,7 +52,7 @@ fn assert_goes_on(url: &str, mut holder: Running, key: &str, master: &Server) {
     finished(exec.args(["exec", &other, "--", "true"])).assert_code(0);
     assert!(admin.is_held(key));
     holder.close_stdin();
-    // The code of a `read` that has read nothing. A loss would be 121.
+    // This is the code of a `read` without input. A loss would be 121.
     holder.finish().assert_code(1);
     assert!(!admin.is_held(key));
 }
@@ -84,10 +85,11 @@ fn in_a_cluster_a_hold_outlives_the_upgrade() {
     let key = cluster.keys()[0];
     let holder = holder(&cluster.url(), key);
     eventually("the replica knows the hold", || {
-        // Counted, as a replica in a cluster answers for no key.
+        // It counts keys, because a replica in a cluster does not answer for a
+        // key.
         replica.admin().run::<u64>("DBSIZE") == 1
     });
-    // It may come to nothing, which takes the server 5 s: then it is asked again.
+    // The fail-over may fail after 5 s. Then the test asks again.
     let mut asked = None::<Instant>;
     eventually("it is promoted", || {
         if asked.is_none_or(|asked| asked.elapsed() > Duration::from_secs(6)) {

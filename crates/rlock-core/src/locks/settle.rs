@@ -217,7 +217,7 @@ impl Locks {
         let was_upgraded = ticket.is_upgrade
             && matches!(hold, Hold::Shared(shared) if shared.get(&ticket.owner).is_some());
         let fence = self.fences.next(now, [name]);
-        let value = ticket.value.clone();
+        let value = ticket.value.as_deref().cloned();
         hold.grant(now, &ticket.owner, &ticket.options, value, fence);
         hold.view_as_other(&ticket.owner);
         self.counters.grants += 1;
@@ -236,7 +236,7 @@ impl Locks {
     pub(super) fn is_gone(&self, ticket: &Ticket) -> bool {
         match &ticket.delivery {
             Delivery::Notify(listener) => self.sweep.closed.contains_key(&listener.session),
-            Delivery::Blocked { .. } | Delivery::Kept => false,
+            Delivery::Blocked(_) | Delivery::Kept => false,
         }
     }
 

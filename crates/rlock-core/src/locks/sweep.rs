@@ -268,7 +268,8 @@ impl Locks {
     /// delivery by now.
     pub fn caller_gone(&mut self, now: Timestamp, id: TicketId, handle: u64) -> bool {
         let gone = self.table.ticket(id).is_some_and(|ticket| {
-            matches!(ticket.delivery, Delivery::Blocked { handle: other, .. } if other == handle)
+            let call = ticket.delivery.blocked_call();
+            call.is_some_and(|call| call.handle == handle)
         });
         if gone {
             self.counters.waiters_gone += 1;

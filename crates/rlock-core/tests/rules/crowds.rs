@@ -83,10 +83,7 @@ fn readers_are_let_in_in_pieces_and_newcomers_wait_behind_them() {
             wait: Wait::Forever,
             ..shared(&owner, None)
         };
-        let delivery = Delivery::Blocked {
-            session: n as u64,
-            handle: n as u64,
-        };
+        let delivery = Delivery::blocked(n as u64, n as u64);
         locks.enqueue(at(0), KEY, &hold, &asked, delivery);
     }
     locks.begin_turn(PIECE);
@@ -187,10 +184,7 @@ fn grant_of_several_keys_spends_as_much_of_a_turn_as_it_has_keys() {
     let held = Hold::exclusive(Who::Other, None, at(1000));
     let mut holds = vec![Hold::Free; names.len()];
     holds[0] = held;
-    let delivery = Delivery::Blocked {
-        session: 1,
-        handle: 1,
-    };
+    let delivery = Delivery::blocked(1, 1);
     let asked = request("bob", Wait::Forever);
     locks.enqueue_all(at(0), &names, &holds, &asked, &delivery);
     locks.begin_turn(PIECE);

@@ -69,10 +69,7 @@ pub(crate) fn call(
     wait: Wait,
     session: u64,
 ) -> TicketId {
-    let delivery = Delivery::Blocked {
-        session,
-        handle: session,
-    };
+    let delivery = Delivery::blocked(session, session);
     let request = request(owner, wait);
     let hold = of_somebody_else(hold);
     locks.enqueue(now, KEY, &hold, &request, delivery).0

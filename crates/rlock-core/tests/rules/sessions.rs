@@ -101,17 +101,13 @@ fn takeover_ends_the_earlier_call_and_keeps_when_it_began() {
     let mut locks = Locks::default();
     let hold = taken(&mut locks, at(0), "ann");
     call(&mut locks, at(0), &hold, "bob", Wait::Millis(10), 7);
-    let delivery = Delivery::Blocked {
-        session: 8,
-        handle: 8,
-    };
+    let delivery = Delivery::blocked(8, 8);
     let asked = request("bob", Wait::Millis(500));
     let (_, effect) = locks.enqueue(at(5), KEY, &of_somebody_else(&hold), &asked, delivery);
-    let earlier = matches!(
-        effect,
-        Some(Effect::Withdrawn(Delivery::Blocked { handle: 7, .. }))
-    );
-    assert!(earlier);
+    let Some(Effect::Withdrawn(earlier)) = effect else {
+        panic!("the earlier call ends: {effect:?}");
+    };
+    assert_eq!(earlier, Delivery::blocked(7, 7));
     let waiter = locks.waiters(at(6), KEY).next().expect("bob waits");
     assert_eq!(
         (waiter.waited.as_millis(), waiter.wait_left_ms),
@@ -205,10 +201,7 @@ fn wait_for(
         options: AcquireOptions { mode, ..OPTIONS },
         ..request("bob", Wait::Forever)
     };
-    let delivery = Delivery::Blocked {
-        session: call,
-        handle: call,
-    };
+    let delivery = Delivery::blocked(call, call);
     let (names, mut holds) = ([KEY, OTHER], [held.clone(), held]);
     let ended: Vec<_> = if with_other {
         let step = locks.acquire_all(now, &names, &mut holds, &asked, &NO_LIMITS, &Nobody)?;
@@ -222,7 +215,7 @@ fn wait_for(
         ended.into_iter().collect()
     };
     let handle = |effect| match effect {
-        Effect::Withdrawn(Delivery::Blocked { handle, .. }) => handle,
+        Effect::Withdrawn(Delivery::Blocked(call)) => call.handle,
         other => panic!("{other:?} concerns no call"),
     };
     Ok(ended.into_iter().map(handle).collect())
@@ -402,10 +395,7 @@ fn lock_of_a_restored_place_is_checked_when_its_lease_ends() {
         },
         ..request("bob", Wait::Forever)
     };
-    let delivery = Delivery::Blocked {
-        session: 7,
-        handle: 7,
-    };
+    let delivery = Delivery::blocked(7, 7);
     locks.enqueue(at(0), KEY, &of_somebody_else(&hold), &asked, delivery);
     let step = locks.release(at(0), KEY, &mut hold, b"ann", false, None);
     let [Effect::HandOff(granted)] = &step.effects[..] else {
@@ -467,10 +457,7 @@ fn queued(locks: &mut Locks, names: &[Name<'_>], mode: Mode, call: u64) -> Vec<u
         options: AcquireOptions { mode, ..OPTIONS },
         ..request("bob", Wait::Forever)
     };
-    let delivery = Delivery::Blocked {
-        session: call,
-        handle: call,
-    };
+    let delivery = Delivery::blocked(call, call);
     let (step, effects) = if let [name] = *names {
         let hold = &mut holds[0];
         let step = locks.acquire(at(1), name, hold, &asked, &NO_LIMITS, &Nobody);
@@ -487,7 +474,7 @@ fn queued(locks: &mut Locks, names: &[Name<'_>], mode: Mode, call: u64) -> Vec<u
         "{names:?} {mode:?}"
     );
     let handle = |effect| match effect {
-        Effect::Withdrawn(Delivery::Blocked { handle, .. }) => handle,
+        Effect::Withdrawn(Delivery::Blocked(call)) => call.handle,
         other => panic!("unexpected effect {other:?}"),
     };
     effects.into_iter().map(handle).collect()
@@ -576,10 +563,7 @@ fn places_of_a_cleared_queue_block_nobody() {
     );
     // A later request is ahead of an owner that asks again.
     notified(&mut locks, at(1), &hold, "dan", 9);
-    let delivery = Delivery::Blocked {
-        session: 9,
-        handle: 9,
-    };
+    let delivery = Delivery::blocked(9, 9);
     let by_dan = request("dan", Wait::Forever);
     locks.enqueue(at(1), OTHER, &of_other, &by_dan, delivery);
     hold = of_somebody_else(&hold);

@@ -215,10 +215,7 @@ fn fifty_in_each_of_two(locks: &mut Locks) {
     let keys: Vec<_> = (0..100_u32).map(|n| (n % 2, format!("k{n}"))).collect();
     for (db, key) in &keys {
         let (db, key) = (*db, key.as_bytes());
-        let delivery = rlock_core::Delivery::Blocked {
-            session: 1,
-            handle: 1,
-        };
+        let delivery = rlock_core::Delivery::blocked(1, 1);
         let asked = request("bob", Wait::Forever);
         locks.enqueue(at(0), Name { db, key }, &held, &asked, delivery);
     }
@@ -429,10 +426,7 @@ fn locks_wait_together_for_the_end_of_a_pause_of_granting() {
             db: 0,
             key: key.as_bytes(),
         };
-        let delivery = rlock_core::Delivery::Blocked {
-            session: 1,
-            handle: 1,
-        };
+        let delivery = rlock_core::Delivery::blocked(1, 1);
         let asked = request("cid", Wait::Forever);
         locks.enqueue(at(0), name, &Hold::Free, &asked, delivery);
     }

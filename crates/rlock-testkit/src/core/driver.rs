@@ -101,7 +101,7 @@ impl Driver {
         let (session, handle) = (ask.session(), ask.call);
         match ask.request.channel {
             Some(channel) => self.locks.by_message(session, channel),
-            None => Delivery::Blocked { session, handle },
+            None => Delivery::blocked(session, handle),
         }
     }
 

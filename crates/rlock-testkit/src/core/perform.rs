@@ -56,7 +56,7 @@ impl Driver {
     /// Whether a waiter would receive its grant.
     pub fn has_listener(&self, delivery: &Delivery) -> bool {
         match delivery {
-            Delivery::Blocked { .. } => true,
+            Delivery::Blocked(_) => true,
             Delivery::Notify(listener) => self.listened.contains(&on_channel(listener)),
             Delivery::Kept => panic!("a kept place is granted nothing"),
         }
@@ -81,11 +81,11 @@ impl Driver {
     }
 
     pub fn answer(&mut self, name: Name<'_>, delivery: &Delivery, outcome: Outcome<Fence>) {
-        if let Delivery::Blocked { session, handle } = delivery {
+        if let Some(call) = delivery.blocked_call() {
             self.sent.push(Sent::Answer {
                 key: text(name.key),
-                session: *session,
-                handle: *handle,
+                session: call.session,
+                handle: call.handle,
                 outcome,
             });
         }

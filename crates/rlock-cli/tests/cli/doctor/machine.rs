@@ -50,7 +50,7 @@ fn a_clock_that_differs_is_found() {
         .arg(&library)
         .args([source, "-ldl"]);
     assert!(compiler.status().unwrap().success());
-    // The clock of this side is set: only the difference matters.
+    // The test sets the clock of `rlock`: only the difference matters.
     for (seconds, expected) in [(0, "ok"), (3600, "note"), (-60, "note")] {
         std::fs::write(&offset, i64::to_ne_bytes(seconds * 1_000_000)).unwrap();
         let mut command = rlock(&server);

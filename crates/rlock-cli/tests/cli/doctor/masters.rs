@@ -12,7 +12,7 @@ use crate::several::{Cluster, MASTERS, replica_of, sentinel_of};
 use rlock_testkit::{Setup, eventually};
 
 #[test]
-fn replicas_that_do_not_guard_or_lag_are_found_and_a_replica_is_a_problem() {
+fn unguarded_and_late_replicas_are_found_and_a_replica_is_a_problem() {
     let master = good();
     let replica = replica_of(&master);
     let report_of = |code| report(&mut rlock(&master), code);
@@ -38,7 +38,7 @@ fn replicas_that_do_not_guard_or_lag_are_found_and_a_replica_is_a_problem() {
 }
 
 #[test]
-fn all_masters_of_a_cluster_are_looked_at_though_one_is_away() {
+fn all_masters_of_a_cluster_are_examined_though_one_is_unreachable() {
     let mut cluster = Cluster::start();
     let bad = &cluster.masters[1];
     let _: () = bad
@@ -72,10 +72,10 @@ fn all_masters_of_a_cluster_are_looked_at_though_one_is_away() {
     let report = report_at(&url);
     let masters = report["masters"].as_array().unwrap();
     assert_eq!(masters.len(), MASTERS);
-    let away = masters
+    let unreachable = masters
         .iter()
         .filter(|it| problem(it).as_deref() == Some("reach"));
-    assert_eq!(away.count(), 1, "{report}");
+    assert_eq!(unreachable.count(), 1, "{report}");
 }
 
 fn report_at(url: &str) -> Value {
@@ -83,7 +83,7 @@ fn report_at(url: &str) -> Value {
 }
 
 #[test]
-fn the_master_that_sentinels_name_is_looked_at() {
+fn the_master_that_sentinels_name_is_examined() {
     let master = good();
     let sentinel = sentinel_of(&master, "");
     let url = format!("redis+sentinel://127.0.0.1:{}/locks", sentinel.port());
@@ -94,7 +94,7 @@ fn the_master_that_sentinels_name_is_looked_at() {
     finished(rlock_at(&format!("{url}-not")).arg("doctor")).assert_code(122);
 }
 
-/// The module as it would be if it were built from another commit.
+/// A copy of the module with another commit.
 fn of_another_commit(directory: &Path, commit: &str) -> PathBuf {
     let mut module = fs::read(rlock_testkit::module()).unwrap();
     let (commit, length) = (commit.as_bytes(), commit.len());
@@ -104,7 +104,7 @@ fn of_another_commit(directory: &Path, commit: &str) -> PathBuf {
         module[place..place + length].reverse();
     }
     let path = directory.join("librlock.so");
-    // A copy can be executed, as the server demands.
+    // The server demands a file that can be executed, as a copy is.
     fs::copy(rlock_testkit::module(), &path).unwrap();
     fs::write(&path, module).unwrap();
     path

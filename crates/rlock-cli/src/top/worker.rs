@@ -1,4 +1,4 @@
-//! Asks the servers, one question at a time, while the screen handles keys.
+//! Sends one question at a time to the servers, while the screen handles keys.
 
 use std::pin::Pin;
 
@@ -31,27 +31,27 @@ pub(super) enum Answer {
     Force(Vec<u8>, Result<Option<u64>, Failure>),
 }
 
-type Asking = Pin<Box<dyn Future<Output = (Sampler, Answer)>>>;
+type Pending = Pin<Box<dyn Future<Output = (Sampler, Answer)>>>;
 
-pub(super) struct Asker {
+pub(super) struct Worker {
     /// None while a question is open.
     idle: Option<Sampler>,
-    asking: Option<Asking>,
+    pending: Option<Pending>,
 }
 
-impl Asker {
+impl Worker {
     pub(super) fn new(sampler: Sampler) -> Self {
-        let (idle, asking) = (Some(sampler), None);
-        Self { idle, asking }
+        let (idle, pending) = (Some(sampler), None);
+        Self { idle, pending }
     }
 
-    /// Asks the next question, if there is one and the last one is answered.
-    pub(super) fn ask(&mut self, next: impl FnOnce() -> Option<Question>) {
+    /// Starts the next question, if there is one and the last one is answered.
+    pub(super) fn start(&mut self, next: impl FnOnce() -> Option<Question>) {
         if self.idle.is_some()
             && let Some(question) = next()
             && let Some(sampler) = self.idle.take()
         {
-            self.asking = Some(Box::pin(answer_to(sampler, question)));
+            self.pending = Some(Box::pin(answer_to(sampler, question)));
         }
     }
 
@@ -61,11 +61,11 @@ impl Asker {
     ///
     /// Nothing is lost: the question stays open.
     pub(super) async fn answer(&mut self) -> Answer {
-        let Some(asking) = &mut self.asking else {
+        let Some(pending) = &mut self.pending else {
             return std::future::pending().await;
         };
-        let (sampler, answer) = asking.await;
-        (self.idle, self.asking) = (Some(sampler), None);
+        let (sampler, answer) = pending.await;
+        (self.idle, self.pending) = (Some(sampler), None);
         answer
     }
 }
