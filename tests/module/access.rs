@@ -169,7 +169,7 @@ fn categories_match_what_the_commands_do() {
 }
 
 #[test]
-fn user_at_its_limit_leaves_places_to_others() {
+fn user_at_its_limit_takes_no_places_of_other_users() {
     let server = Server::start();
     server.ask("CONFIG SET rlock.max-places-per-user 3");
     for user in ["shop", "bank"] {

@@ -61,7 +61,7 @@ impl Clocked {
         self.at_usec += if jump == Jump::Forward { by } else { -by };
         // Overwritten in place: the server has the file mapped.
         let file = fs::OpenOptions::new().write(true).open(&self.offset);
-        let file = file.expect("the file is there");
+        let file = file.expect("the file exists");
         std::os::unix::fs::FileExt::write_all_at(&file, &self.at_usec.to_ne_bytes(), 0)
             .expect("it can be written");
         // Valkey 9.1 reads the wall clock only now and then.
@@ -271,7 +271,7 @@ fn fences_rise_and_the_queue_moves_whatever_the_clock_does() {
             let by = [HOUR, HOUR * 30, Duration::from_secs(2)][round % 3];
             clocked.set(jump, by);
             let before = counted(&clocked.server);
-            eventually("grants go on", || counted(&clocked.server) > before + 20);
+            eventually("grants continue", || counted(&clocked.server) > before + 20);
         }
         stop.store(true, Ordering::SeqCst);
         let fences = clients
@@ -327,11 +327,11 @@ fn corrected_clock_prevents_no_master_from_granting() {
         let is_granted = fence.parse::<i64>().is_ok();
         is_granted && a.ask("RLOCK.RELEASE k owner-a") == "0"
     };
-    eventually("there is a good replica", granted);
+    eventually("a replica is connected", granted);
     let c = clocked.server.client();
     for jump in [Jump::Forward, Jump::Back] {
         clocked.set(jump, HOUR);
-        eventually("the replica is there again", || {
+        eventually("the replica is connected again", || {
             clocked.server.info("replication", "min_slaves_good_slaves") == "1"
         });
         eventually("locks are granted as before", granted);

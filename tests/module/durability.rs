@@ -27,7 +27,7 @@ pub(crate) fn appended(server: &Server) -> Vec<String> {
 }
 
 #[test]
-fn append_only_file_has_plain_facts_with_absolute_times() {
+fn append_only_file_has_plain_data_with_absolute_times() {
     let mut server = Server::configured(&["appendonly yes", "appendfsync always"]);
     let contest = Contest::on(&server);
     let a = server.client();

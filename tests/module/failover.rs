@@ -224,7 +224,7 @@ fn waiters_are_served_during_a_full_synchronization() {
 
 /// Requests from before a demotion are withdrawn, even if the demotion is reversed at once; a repeated request stays.
 #[test]
-fn reversed_demotion_turns_no_later_request_away() {
+fn reversed_demotion_withdraws_no_later_request() {
     let server = Server::start();
     let mut subscriber = server.listen(&["c"]);
     let (a, n, bound) = (server.client(), server.client(), server.client());

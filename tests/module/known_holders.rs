@@ -180,7 +180,7 @@ fn fields_changed_by_hand_are_accepted() {
                 &["HSET k hand-1 1 rlock:holder:hand-1 {end} 7 2"],
             ),
             (
-                "one put for another",
+                "one replaced by another",
                 &[
                     "HDEL k owner-1 rlock:holder:owner-1",
                     "HSET k hand-1 1 rlock:holder:hand-1 {end} 7 1",

@@ -97,7 +97,7 @@ fn lock_taken_at_the_new_node_is_not_granted_at_the_old_one() {
     }
     assert_eq!(text(&timed.several.reply()), "nil");
     let mut received = Vec::new();
-    eventually("everyone is turned away", || {
+    eventually("all requests are withdrawn", || {
         received.extend(subscriber.messages());
         received.len() >= expected.len()
     });

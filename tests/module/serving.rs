@@ -112,7 +112,7 @@ fn with_needed_replica() -> (Server, Server) {
 
 #[track_caller]
 fn await_good_replicas(server: &Server, count: usize) {
-    eventually("as many replicas are good", || {
+    eventually("the number of replicas is as expected", || {
         server.info("replication", "min_slaves_good_slaves") == count.to_string()
     });
 }

@@ -150,7 +150,7 @@ fn one_waiter_more_than_the_limit_is_refused() {
 }
 
 #[test]
-fn shorter_longest_lease_leaves_held_locks_alone() {
+fn lower_lease_limit_does_not_affect_held_locks() {
     let server = Server::start();
     let contest = Contest::on(&server);
     assert_eq!(server.ask("CONFIG SET rlock.max-lease-ms 1000"), "OK");

@@ -20,7 +20,7 @@ fn migrate(from: &Server, to: &Server) {
 
 #[track_caller]
 fn await_stage(from: &Server, stage: &str) {
-    eventually("the migration has come so far", || {
+    eventually("the migration has reached the stage", || {
         let migrations = from.ask("CLUSTER GETSLOTMIGRATIONS");
         migrations.contains(&format!(" state {stage} "))
     });
@@ -129,7 +129,7 @@ fn waiters_and_watches_learn_of_a_migrated_slot() {
 }
 
 #[test]
-fn nothing_changes_for_anybody_when_a_migration_is_cancelled() {
+fn cancelled_migration_changes_nothing() {
     let Some((first, second)) = two_migrating_nodes() else {
         return;
     };
@@ -198,7 +198,7 @@ fn lease_that_ends_during_a_migration_is_followed_by_one_grant() {
 }
 
 #[test]
-fn replicas_of_both_nodes_know_where_the_locks_have_gone() {
+fn replicas_of_both_nodes_have_the_moved_locks() {
     let Some((first, second)) = two_migrating_nodes() else {
         return;
     };
@@ -209,7 +209,7 @@ fn replicas_of_both_nodes_know_where_the_locks_have_gone() {
     migrate(&first, &second);
     let answer = blocked.answer();
     assert!(answer.starts_with("TRYAGAIN "), "{answer}");
-    eventually("the first node's replica has it no more", || {
+    eventually("the first node's replica no longer has the lock", || {
         left.ask("DBSIZE") == "0"
     });
     eventually("the second node's replica has it", || {

@@ -154,7 +154,7 @@ fn paths_in_the_tables_exist_and_every_folder_of_the_client_is_there() {
     // The rows of this section are indices of the table.
     let (before, rest) = page
         .split_once("## The data of the core")
-        .expect("it is there");
+        .expect("the section exists");
     let after = rest.split_once("\n## ").expect("a section follows").1;
     let rows = before.lines().chain(after.lines());
     let rows = rows.filter(|line| line.starts_with("| `"));

@@ -214,7 +214,7 @@ fn in_a_cluster_the_channel_has_the_slot_of_its_key() {
 }
 
 #[test]
-fn fences_never_go_back_while_a_crowd_campaigns() {
+fn fences_never_decrease_while_many_candidates_campaign() {
     let (server, mut follower) = followed();
     let candidates: Vec<_> = (0..20).map(|_| server.client()).collect();
     for (number, it) in candidates.iter().enumerate() {
