@@ -110,7 +110,7 @@ async fn a_master_that_has_a_successor_is_asked_no_more() {
     let waiter = waiter(&cluster, 0, &key).await;
     let elsewhere = lock(&client, &other).await;
     cluster.copied(0, 3).await;
-    cluster.is_cut_off(0).await;
+    cluster.cut_off(0).await;
     let _: () = cluster
         .admin(3)
         .await

@@ -15,9 +15,9 @@ use crate::servers::{Address, Tls};
 use crate::wire::resp::Frame;
 use crate::wire::topology::{self, Range, Redirect, Standing};
 
-/// How long one server may take to report the slots, the shortest interval
-/// between such questions, and how long a server to which a slot is moving may
-/// take.
+/// The time limit for a server's report of the slots, the shortest interval
+/// between these reports, and the time limit for a server to which a slot is
+/// moving.
 pub(super) const ASKED_EVERY: Duration = Duration::from_secs(1);
 /// The interval of these questions if nothing suggests a change: a client that
 /// waits at a master that was cut off does not learn of its successor

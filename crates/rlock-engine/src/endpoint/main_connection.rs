@@ -12,7 +12,7 @@ use crate::servers::Address;
 use crate::wire::replies::Identity;
 use crate::wire::requests::Channel;
 
-/// A connection of this age counts as one that works.
+/// A connection of this age resets the count of failures.
 const SETTLED: Duration = Duration::from_secs(5);
 /// The number of names that are tried until one is in a slot of the server. For a
 /// server with a single slot, they fail in less than 0.1 % of cases.
@@ -38,9 +38,9 @@ pub(super) enum Outage {
     /// None, or there is no outage.
     #[default]
     Unreported,
-    /// A failure that may pass by itself.
+    /// A transient failure.
     Transient,
-    /// A failure that does not pass by itself, such as a wrong password.
+    /// A failure that is not transient, such as a wrong password.
     Permanent,
 }
 
@@ -451,7 +451,7 @@ impl Endpoint {
         }
     }
 
-    /// Removes a call from those that wait for the start; whether it was one.
+    /// Removes a call that waits for the start; false if it does not.
     pub(super) fn leave_start(&mut self, call: Id) -> bool {
         let Some(start) = &mut self.start else {
             return false;

@@ -465,7 +465,7 @@ mod tests {
         known.answered(of(7));
         assert_eq!(leader(&known), Some((7, &b"v"[..])));
         known.answered(of(6));
-        assert_eq!(leader(&known), None, "one that has forgotten the seventh");
+        assert_eq!(leader(&known), None, "the server has forgotten the seventh");
         known.answered(of(7));
         assert_eq!(leader(&known), Some((7, &b"v"[..])));
         assert!(known.update(7, None));

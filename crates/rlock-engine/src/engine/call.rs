@@ -20,10 +20,10 @@ use crate::error::{Error, Fault};
 
 /// The longest delay of the message that a wait has ended.
 const NOTICE_GRACE: Duration = Duration::from_secs(1);
-/// The pause before asking again if a stale request may have taken the place
-/// over. A stale request was sent on an earlier connection that may still be open
-/// on the server. The pause doubles up to 32 s, because such a request can be
-/// very late.
+/// The pause before the next request if a stale request may have taken the
+/// place over. A stale request was sent on an earlier connection that may still
+/// be open on the server. The pause doubles up to 32 s, because such a request
+/// can be very late.
 const STALE_RETRY: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -50,7 +50,7 @@ pub(super) struct Call {
     has_waited: bool,
     /// The number of repetitions because a stale request may have its place.
     stale_retries: u32,
-    /// Whether it asks again if no message comes.
+    /// Whether it sends the request again if no message comes.
     may_be_stale: bool,
     /// A notice that came before the reply.
     pub(super) early_notice: Option<WaitEnd>,
@@ -272,10 +272,10 @@ impl Call {
                 self.give_up(at, Outcome::Failed(error))
             }
             (Phase::Confirming, Err(fault)) => self.not_confirmed(at, sent, fault),
-            // A server that can no longer grant, because it became a replica or
-            // gave the slot away, also refuses to cancel: then this call
-            // continues as after any refusal. A server that can grant has no
-            // place of this owner any more: somebody cancelled it.
+            // If the server can no longer grant, because it became a replica or
+            // its slot moved, it also refuses to cancel, and this call
+            // continues as after any refusal. If the server can grant, it no
+            // longer has a place of this owner: somebody cancelled the wait.
             (Phase::Withdrawn, Ok(Reply::Count(0))) => {
                 self.give_up(at, Outcome::Failed(Error::Cancelled))
             }

@@ -329,8 +329,8 @@ impl Engine {
     /// Counts validity from a request that was answered; false if the hold was
     /// already over: its guards may have seen that.
     ///
-    /// The answer to a later request may have come first. The later lease counts,
-    /// even if it is shorter, like the last one before `max_hold`.
+    /// The answer to a later request may have come first. The later lease
+    /// counts, even if it is shorter, like the last lease before `max_hold`.
     pub(super) fn extend_validity(&mut self, now: Instant, id: Id, grant: Grant) -> bool {
         let Some(hold) = self.holds.get_mut(&id) else {
             return false;
@@ -538,7 +538,8 @@ impl Engine {
         }
     }
 
-    /// Ends a hold on purpose: it is neither renewed nor lost any more.
+    /// Ends a hold on purpose: from now on it is not renewed, and its end is no
+    /// loss.
     pub(super) fn end_hold(&mut self, now: Instant, id: Id) {
         if let Some(hold) = self.holds.get(&id) {
             hold.proof.end(now);

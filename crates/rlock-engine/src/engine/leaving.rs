@@ -195,7 +195,7 @@ impl Leaving {
                 at.work.resolve(at.engine, Outcome::Failed(error));
                 self.continue_in_background(at)
             }
-            // The server has ended it by itself.
+            // The server has already ended it.
             Input::Due => self.end(at.engine, Outcome::Done),
             Input::Abandoned => self.continue_in_background(at),
             Input::Notified(_) => Next::Stay,

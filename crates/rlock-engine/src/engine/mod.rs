@@ -50,7 +50,7 @@ pub struct Id(u64);
 /// The connection to a server.
 #[derive(Clone, Copy, Debug)]
 pub enum ConnectionState {
-    /// Not needed so far.
+    /// No connection is needed.
     Idle,
     /// Connected.
     Up {
@@ -61,7 +61,7 @@ pub enum ConnectionState {
     },
     /// Not connected now.
     Down,
-    /// Never again.
+    /// No connection will be made again.
     Closed,
 }
 

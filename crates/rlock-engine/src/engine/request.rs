@@ -57,8 +57,8 @@ pub enum Request {
         /// The fence; none for any fence.
         fence: Option<u64>,
     },
-    /// Releases each key separately, because one of them is not a lock and makes
-    /// the server refuse the release of all.
+    /// Releases each key separately: one of them is not a lock, so the server
+    /// refuses to release all at once.
     ReleaseEach {
         /// The owner, and the keys that it held.
         claims: Claims,
@@ -121,9 +121,9 @@ impl Request {
         self.replicas() > 0
     }
 
-    /// Whether it concerns an existing hold, which moves with its key between
-    /// servers, and leaves nothing tied to its connection: no later messages and
-    /// no bound hold.
+    /// Whether it is for an existing hold, which moves with its key between
+    /// servers, and ties nothing to its connection: no later messages and no
+    /// bound hold.
     pub fn is_of_a_hold(&self) -> bool {
         match self {
             Self::Renew { notify, terms, .. } => !notify && terms.bound.is_none(),

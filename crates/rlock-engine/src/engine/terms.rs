@@ -177,9 +177,9 @@ impl Terms {
     ///
     /// A server that dies right after a grant may not have replicated it. The
     /// replica that becomes the master then grants the lock again, under a
-    /// larger fence. This setting prevents that anybody relies on such a grant:
-    /// before the call ends, the client asks the replicas with `WAIT`, for at
-    /// most `ClientBuilder::replication_timeout`. If too few answer, the client
+    /// larger fence. With this setting, no call returns such a grant: before
+    /// the call ends, the client asks the replicas with `WAIT`, for at most
+    /// `ClientBuilder::replication_timeout`. If too few answer, the client
     /// releases what the call has taken, and the call fails with
     /// [`Error::NotReplicated`] without a retry. If the connection for `WAIT`
     /// cannot be made within that time, the client also releases it, and the
@@ -272,11 +272,11 @@ impl Terms {
     /// The moment of the next renewal of a hold that began at `taken`, after a
     /// lease that was requested at `sent`.
     ///
-    /// Renewals are a third of the lease apart, at a phase that differs from hold
-    /// to hold. So the renewals of holds that began together, or were renewed
-    /// together on a new connection, spread out. The first renewal, and the one
-    /// after an unscheduled renewal, comes a twelfth to five twelfths of the
-    /// lease later.
+    /// Renewals are a third of the lease apart, and each hold has its own
+    /// phase. So renewals spread out even if the holds began together, or were
+    /// renewed together on a new connection. The first renewal, and the next
+    /// renewal after an unscheduled one, comes a twelfth to five twelfths of
+    /// the lease later.
     #[doc(hidden)]
     pub fn renewal_due(
         &self,
@@ -309,7 +309,7 @@ fn phase(hold: u64, period: u64) -> u64 {
 /// The lease began on the server after `sent`, so it ends there later than
 /// counted here. But the server rounds to whole milliseconds, this machine's
 /// timers are late, and the two clocks do not run equally fast. The margin for
-/// these is the one of Redlock: 2 ms and a hundredth of the lease.
+/// these is Redlock's: 2 ms and a hundredth of the lease.
 pub fn validity_end(sent: Instant, lease: Duration) -> Instant {
     let margin = Duration::from_millis(2) + lease / 100;
     sent + lease.saturating_sub(margin)

@@ -242,8 +242,8 @@ impl Cluster {
         true
     }
 
-    /// A node loses contact to all other nodes, and all nodes know that.
-    pub async fn is_cut_off(&self, node: usize) {
+    /// Cuts a node off from all other nodes, which know that.
+    pub async fn cut_off(&self, node: usize) {
         let mut admin = self.admin(node).await;
         let server: String = admin.run("INFO server").await;
         if server.contains("valkey_version") {
