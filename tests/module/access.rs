@@ -1,4 +1,4 @@
-//! Who may do what.
+//! The rights that each command needs.
 
 use crate::contest::Contest;
 use crate::documented::{COMMANDS, information};
@@ -115,7 +115,7 @@ fn channel_permission_is_required_only_for_notify() {
         u.ask("RLOCK.ACQUIRE k owner-u 60000 WAIT 0 NOTIFY mine:c"),
         "WAITING"
     );
-    // Waiting, and releasing with the unlock message, needs no right to a channel.
+    // A wait, and a release with its unlock message, need no right to a channel.
     u.send("RLOCK.ACQUIRE k owner-v 60000 WAIT 0");
     server.await_queued("k", 3);
     contest.holder.ask("RLOCK.RELEASE k owner-a");
@@ -161,7 +161,7 @@ fn categories_match_what_the_commands_do() {
     for command in ["rlock.acquire", "rlock.macquire"] {
         assert!(has(command, "@blocking"), "{command}");
     }
-    // They count for the user's limit.
+    // These places count for the user's limit.
     let u = user(&server, "~* &* +@all -@dangerous");
     u.number("RLOCK.MACQUIRE owner-u 60000 1 k");
     denied(&u, "RLOCK.FORCE k");
@@ -169,7 +169,7 @@ fn categories_match_what_the_commands_do() {
 }
 
 #[test]
-fn user_at_its_limit_leaves_places_to_others() {
+fn user_at_its_limit_takes_no_places_of_other_users() {
     let server = Server::start();
     server.ask("CONFIG SET rlock.max-places-per-user 3");
     for user in ["shop", "bank"] {

@@ -1,4 +1,4 @@
-//! Holds that belong to a connection.
+//! Holds that are bound to a connection.
 
 use rlock_testkit::client::{eventually, request};
 use rlock_testkit::{Server, replicated};

@@ -112,7 +112,7 @@ fn waits_of_one_owner_in_two_databases_are_two() {
 }
 
 #[test]
-fn refused_request_leaves_watch_of_others_alone() {
+fn refused_request_does_not_touch_a_watched_key() {
     let server = Server::start();
     let contest = Contest::on(&server);
     let c = server.client();
@@ -126,7 +126,7 @@ fn refused_request_leaves_watch_of_others_alone() {
     c.ask("MULTI");
     c.ask("PING");
     assert_eq!(c.ask("EXEC"), "[PONG]");
-    // A change does not.
+    // A change of the lock touches the watched key.
     c.ask("WATCH k");
     contest.holder.number("RLOCK.RENEW k owner-a 60000");
     c.ask("MULTI");

@@ -1,4 +1,4 @@
-//! A wall clock that is set while the server runs: `docs/operating.md` is true, nobody shares a lock, and fences
+//! The wall clock is set while the server runs: `docs/operating.md` is true, exclusive locks stay exclusive, and fences
 //! rise.
 
 use std::fs;
@@ -55,13 +55,13 @@ impl Clocked {
         }
     }
 
-    /// Moves the clock by that much from its current time.
+    /// Moves the clock by this time.
     fn set(&mut self, jump: Jump, by: Duration) {
         let by = i64::try_from(by.as_micros()).expect("a short time");
         self.at_usec += if jump == Jump::Forward { by } else { -by };
         // Overwritten in place: the server has the file mapped.
         let file = fs::OpenOptions::new().write(true).open(&self.offset);
-        let file = file.expect("the file is there");
+        let file = file.expect("the file exists");
         std::os::unix::fs::FileExt::write_all_at(&file, &self.at_usec.to_ne_bytes(), 0)
             .expect("it can be written");
         // Valkey 9.1 reads the wall clock only now and then.
@@ -175,7 +175,7 @@ fn waits_and_graces_ended_by_a_forward_jump_end_soon() {
     assert!(matches!(ended, Some(redis::Value::Nil)), "{ended:?}");
     assert_eq!(subscriber.message(), "timeout 0 owner-n k");
     soon(&next, "the grace is over");
-    // The kept place is gone, and the wait without limit is not.
+    // The kept place has ended, but not the wait without limit.
     clocked.server.await_queued("k", 1);
     assert_eq!(clocked.server.counter("places_kept"), 0);
     contest.holder.ask("RLOCK.RELEASE k owner-a");
@@ -234,7 +234,7 @@ fn clock_set_forward_again_ends_delayed_deadlines() {
     assert!(soon(&contest.waiter, "the lease is over") > contest.fence);
 }
 
-/// Takes the lock repeatedly, and asserts that nobody else has it. A lease that ends early is not a fault of the
+/// Takes the lock repeatedly, and asserts that no other client has it. A lease that ends early is not a fault of the
 /// lock.
 fn take_part(port: u16, number: usize, stop: &AtomicBool, lease: u64) -> Vec<i64> {
     let client = Client::connect(port);
@@ -271,7 +271,7 @@ fn fences_rise_and_the_queue_moves_whatever_the_clock_does() {
             let by = [HOUR, HOUR * 30, Duration::from_secs(2)][round % 3];
             clocked.set(jump, by);
             let before = counted(&clocked.server);
-            eventually("grants go on", || counted(&clocked.server) > before + 20);
+            eventually("grants continue", || counted(&clocked.server) > before + 20);
         }
         stop.store(true, Ordering::SeqCst);
         let fences = clients
@@ -327,11 +327,11 @@ fn corrected_clock_prevents_no_master_from_granting() {
         let is_granted = fence.parse::<i64>().is_ok();
         is_granted && a.ask("RLOCK.RELEASE k owner-a") == "0"
     };
-    eventually("there is a good replica", granted);
+    eventually("a replica is connected", granted);
     let c = clocked.server.client();
     for jump in [Jump::Forward, Jump::Back] {
         clocked.set(jump, HOUR);
-        eventually("the replica is there again", || {
+        eventually("the replica is connected again", || {
             clocked.server.info("replication", "min_slaves_good_slaves") == "1"
         });
         eventually("locks are granted as before", granted);

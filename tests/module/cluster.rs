@@ -58,7 +58,7 @@ pub(crate) fn replica_of(master: &Server, has_module: bool) -> Server {
     replica
 }
 
-/// Starts to move the slot of `k`: from now on, a key that is missing at one node is redirected to the other.
+/// Starts to move the slot of `k`: from now on, a node redirects requests for a key that it lacks to the other node.
 pub(crate) fn begin_move(from: &Server, to: &Server) {
     let id = |server: &Server| server.ask("CLUSTER MYID");
     let importing = format!("CLUSTER SETSLOT {SLOT} IMPORTING {}", id(from));
@@ -67,7 +67,8 @@ pub(crate) fn begin_move(from: &Server, to: &Server) {
     assert_eq!(from.ask(&migrating), "OK");
 }
 
-/// Moves all keys of the slot of `k`, as a cluster's tools do; after that only the nodes must learn it.
+/// Moves all keys of the slot of `k`, as a cluster's tools do. After that, only the new place of the slot must be
+/// announced.
 pub(crate) fn move_keys(from: &Server, to: &Server) {
     loop {
         let keys = from.ask(&format!("CLUSTER GETKEYSINSLOT {SLOT} 100"));

@@ -1,4 +1,4 @@
-//! The situation that most tests start from: one client holds a lock, another waits for it.
+//! Most tests start here: one client holds a lock, another waits for it.
 
 use rlock_testkit::Server;
 use rlock_testkit::client::Client;

@@ -84,7 +84,7 @@ fn ends_of_waits_and_leases_are_counted_by_their_kind() {
         wait_for(&server, "k", "owner-c", 2),
         wait_for(&server, "k", "owner-d", 3),
     );
-    // A withdrawal does not count as a disappearance. A takeover counts neither as that nor as another wait.
+    // A withdrawal does not count as a disconnected waiter. A takeover counts neither as that nor as another wait.
     server.ask("RLOCK.CANCEL k owner-c");
     assert_eq!(c.answer(), "nil");
     server.ask(&format!("CLIENT KILL ID {}", d.id()));

@@ -55,7 +55,7 @@ fn ten_thousand_waiters_in_one_queue_leak_no_memory() {
         "{} bytes each",
         (during - before) / CROWD as i64
     );
-    // In order, one by one.
+    // The requests are granted one by one, in order.
     a.ask("RLOCK.RELEASE k owner-a");
     for number in 0..100 {
         assert!(
@@ -81,7 +81,7 @@ fn ten_thousand_waits_that_end_together_are_all_reported() {
     a.number("RLOCK.ACQUIRE k owner-a 600000");
     let n = server.client();
     queue_crowd(&n, 2000);
-    // All are overdue when the server wakes.
+    // All leases are overdue when the server wakes.
     a.ask("DEBUG SLEEP 2.1");
     for _ in 0..CROWD {
         assert!(subscriber.message().starts_with("timeout 0 "));
@@ -175,13 +175,13 @@ fn server_idles_while_a_long_lease_runs() {
     a.number("RLOCK.ACQUIRE k owner-a 3600000");
     b.send("RLOCK.ACQUIRE k owner-b 3600000 WAIT 0");
     server.await_queued("k", 1);
-    // The next deadline is far ahead once a near one has passed: some servers spin then.
+    // Once a near deadline has passed, the next deadline is far ahead: some servers spin in this case.
     assert_eq!(server.ask("RLOCK.ACQUIRE k owner-c 1000 WAIT 20"), "nil");
     let seconds = |field| server.info("cpu", field).parse::<f64>().expect("a number");
     let used = || seconds("used_cpu_user_main_thread") + seconds("used_cpu_sys_main_thread");
     let before = used();
     let start = std::time::Instant::now();
-    // This measures the passing of time itself.
+    // This sleep is the measured interval.
     eventually("a second passes", || start.elapsed().as_millis() >= 1000);
     let spent = used() - before;
     assert!(spent < 0.2, "{spent} s of processor time in a second");

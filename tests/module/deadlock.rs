@@ -1,4 +1,4 @@
-//! Waits that could never end: which are refused, with which error, and which are not.
+//! Waits that could never end are refused, with an error that names the cycle; other waits are not.
 
 use redis::Value;
 
@@ -10,7 +10,7 @@ fn clients<const N: usize>(server: &Server) -> [Client; N] {
     std::array::from_fn(|_| server.client())
 }
 
-/// Sends a request that must wait, and waits until it does.
+/// Sends a request that must wait, and returns once it waits.
 #[track_caller]
 fn block(server: &Server, client: &Client, line: &str) {
     let before = server.counter("waiters");
@@ -73,7 +73,7 @@ fn third_of_three_owners_is_refused_across_databases_and_kinds() {
         error.starts_with("DEADLOCK waiting for key '") && error.ends_with(cycle),
         "{error}"
     );
-    // A free lock is not a part of the cycle, and nothing was taken.
+    // A free lock is not a part of the cycle, and the request has taken nothing.
     assert_eq!(server.ask("EXISTS free"), "0");
     assert_eq!(server.queued("free") + server.queued("k2"), 0);
     d.ask("RLOCK.RELEASE k1 owner-c");

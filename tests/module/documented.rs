@@ -1,4 +1,4 @@
-//! What the server knows of the commands: their keys, their flags, their documentation.
+//! What the server reports about the commands: keys, flags and documentation.
 
 use redis::Value;
 

@@ -1,4 +1,4 @@
-//! Runs the examples of the documents on a real server, so that they stay true.
+//! Runs the examples of the documents on a real server.
 //!
 //! An example is a fenced block that shows terminals: each of its lines begins with a prompt such as `A> `.
 //! `docs/commands.md` says how to read one; each example gets its own server.
@@ -214,7 +214,7 @@ fn prompt(line: &str) -> Option<(char, &str)> {
     Some((terminal, line.get(1..)?.strip_prefix("> ")?))
 }
 
-/// How long a line such as `...300 ms later` lets time pass.
+/// The time of a line such as `...300 ms later`.
 fn pause(line: &str) -> Option<Duration> {
     let millis = line.trim().strip_prefix("...")?.strip_suffix(" ms later")?;
     millis.parse().ok().map(Duration::from_millis)
@@ -343,7 +343,7 @@ impl<'a> Example<'a> {
         Ok(())
     }
 
-    /// Before the next command, all replies so far have been shown.
+    /// All replies before the next command must have been shown.
     fn assert_silence(&self) -> Result<(), String> {
         for (name, (client, _)) in &self.terminals {
             if let Some(reply) = client.reply_by_now() {
@@ -353,7 +353,7 @@ impl<'a> Example<'a> {
         Ok(())
     }
 
-    /// Nobody still waits, and nobody received more than is shown.
+    /// No terminal still waits, and no terminal received more than is shown.
     fn end(&self) -> Result<(), String> {
         for (name, (client, doing)) in &self.terminals {
             if *doing == TerminalState::Waiting {

@@ -1,4 +1,4 @@
-//! What is left of a lock after a restart, and what a server writes to disk.
+//! The state of a lock after a restart, and what a server writes to disk.
 
 use std::fs;
 
@@ -27,7 +27,7 @@ pub(crate) fn appended(server: &Server) -> Vec<String> {
 }
 
 #[test]
-fn append_only_file_has_plain_facts_with_absolute_times() {
+fn append_only_file_has_plain_data_with_absolute_times() {
     let mut server = Server::configured(&["appendonly yes", "appendfsync always"]);
     let contest = Contest::on(&server);
     let a = server.client();
@@ -66,7 +66,7 @@ fn append_only_file_has_plain_facts_with_absolute_times() {
             .any(|command| *command == format!("PEXPIREAT k {end}")),
         "{commands:#?}"
     );
-    // Each hold comes with its end, in one transaction.
+    // Each hold is written with its end, in one transaction.
     for (place, command) in commands
         .iter()
         .enumerate()
@@ -199,7 +199,7 @@ fn start_gives_earlier_holders_their_grace() {
         .line("appendonly yes");
     let mut server = setup.start();
     let a = server.client();
-    // After an empty start, too.
+    // The same after a start without data.
     assert_eq!(a.ask("RLOCK.ACQUIRE k owner-a 60000"), "nil");
     let fence = {
         a.send("RLOCK.ACQUIRE k owner-a 60000 WAIT 0");

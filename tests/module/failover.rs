@@ -15,7 +15,7 @@ fn waiters_of_a_former_primary_are_granted_nothing_by_it() {
     replica.ask("REPLICAOF NO ONE");
     primary.ask(&format!("REPLICAOF 127.0.0.1 {}", replica.port()));
     assert!(contest.waiter.answer().starts_with("UNBLOCKED "));
-    // The lease ends when no waiter is left.
+    // The lease ends while there is no waiter.
     eventually("the lease has ended", || {
         replica.ask("RLOCK.INFO k").contains("mode free")
     });
@@ -106,7 +106,7 @@ fn nothing_is_handed_over_while_writes_are_paused() {
     n.number("RLOCK.ACQUIRE held owner-n 50 NOTIFY c");
     contest.holder.number("RLOCK.RENEW k owner-a 50");
     primary.ask("CLIENT PAUSE 60000 WRITE");
-    // Everything that needs a write waits: the end of the lease, a disconnect, a request.
+    // The end of the lease, a disconnect and a request need a write, so they wait.
     n.send("RLOCK.ACQUIRE free owner-n 60000");
     eventually("the lease is over", || {
         primary.ask("RLOCK.INFO k").contains("mode free")
@@ -222,10 +222,9 @@ fn waiters_are_served_during_a_full_synchronization() {
     }
 }
 
-/// Requests from before a demotion are turned away, even if the demotion is reversed at once; a repeated request
-/// stays.
+/// Requests from before a demotion are withdrawn, even if the demotion is reversed at once; a repeated request stays.
 #[test]
-fn reversed_demotion_turns_no_later_request_away() {
+fn reversed_demotion_withdraws_no_later_request() {
     let server = Server::start();
     let mut subscriber = server.listen(&["c"]);
     let (a, n, bound) = (server.client(), server.client(), server.client());

@@ -1,4 +1,4 @@
-//! Nobody starves, in the queue or outside it.
+//! No client starves, in the queue or outside it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -57,7 +57,7 @@ fn lock_is_offered_to_listeners_after_that_number_of_hand_offs() {
                 in_a_row = 0;
             }
             in_a_row += 1;
-            // If nobody took it, the queue continues.
+            // If no other client takes the lock, the queue continues.
             last = format!("owner-{number}");
             assert!(granted.message().ends_with(&format!(" {last} k")));
         }
@@ -96,7 +96,7 @@ fn offered_lock_stays_with_the_foreign_client_that_takes_it() {
     let c = wait_for(&server, "k", "owner-c", 2);
     a.ask("RLOCK.RELEASE k owner-a");
     b.fence();
-    // One hand-off was the only one in a row. Meanwhile the module's own clients can only wait.
+    // There was only one hand-off in a row. Meanwhile the module's own clients can only wait.
     let release = request(&["RLOCK.RELEASE", "k", "owner-b"]);
     let take = request(&["EVAL", TAKE, "1", "k", "5f0e:1"]);
     let early_request = request(&["RLOCK.ACQUIRE", "k", "owner-x", "60000"]);

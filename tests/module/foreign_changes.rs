@@ -91,7 +91,7 @@ fn key_removed_and_taken_in_one_transaction_stays_with_its_taker() {
 fn lock_taken_and_released_by_scripts_is_the_same_lock() {
     let server = Server::start();
     let c = server.client();
-    // Another kind of client: one field with a count, the TTL as lease, a message after the release.
+    // Another kind of client locks with one field with a count, the TTL as lease, and a message after the release.
     let take = "if redis.call('exists', KEYS[1]) == 0 or redis.call('hexists', KEYS[1], ARGV[2]) == 1 then \
         redis.call('hincrby', KEYS[1], ARGV[2], 1) redis.call('pexpire', KEYS[1], ARGV[1]) return nil end \
         return redis.call('pttl', KEYS[1])";
@@ -116,7 +116,7 @@ fn lock_taken_and_released_by_scripts_is_the_same_lock() {
         Value::Int(0)
     );
     waiter.fence();
-    // It is refused too, gets the remaining time, and receives the unlock message.
+    // This client is refused too, gets the remaining time, and receives the unlock message.
     let mut subscriber = server.listen(&[channel]);
     let Value::Int(left) = c.call(&["EVAL", take, "1", "k", "60000", owner]) else {
         panic!("a time")
@@ -170,7 +170,7 @@ fn swapped_databases_keep_each_queue_with_its_database() {
     d.send("RLOCK.ACQUIRE k owner-d 60000 WAIT 0");
     eventually("both wait", || server.counter("waiters") == 2);
     server.ask("SWAPDB 0 1");
-    // Each queue waits for the key that is in its database now.
+    // Each queue waits for the key that is now in its database.
     assert_eq!(server.counter("waiters"), 2);
     assert_eq!(server.ask("RLOCK.RELEASE k owner-c"), "0");
     contest.assert_handed_over();

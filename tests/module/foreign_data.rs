@@ -1,4 +1,4 @@
-//! Other data under the name of a lock: other types, dumps, copies, and hashes at their limits.
+//! Keys that hold other data: other types, dumps, copies, and hashes at their limits.
 
 use redis::Value;
 

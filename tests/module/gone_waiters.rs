@@ -1,4 +1,4 @@
-//! A disconnected waiter delays nobody, whenever it disconnects; a disconnected holder keeps its lease.
+//! A disconnected waiter delays no other client, at any moment; a disconnected holder keeps its lease.
 
 use std::time::Duration;
 
@@ -108,7 +108,7 @@ fn grant_by_message_stands_when_its_connection_closes_later() {
     assert_eq!(server.counter("undelivered_grants"), 0);
 }
 
-/// A client library asks again on another connection, and learns that it holds the lock: then the grant stands.
+/// A client library asks again on another connection, and learns that it holds the lock: then the grant stays valid.
 #[test]
 fn grant_known_to_its_owner_is_not_passed_on() {
     let server = Server::start();
@@ -204,7 +204,7 @@ fn waiters_that_disconnect_at_any_moment_leave_no_place() {
         eventually("the connection ends", || {
             server.info("clients", "blocked_clients") == "0"
         });
-        // A grant that was sent in time stands until its owner or its lease ends it.
+        // A grant that was sent in time is valid until its owner or its lease ends it.
         server.ask("RLOCK.RELEASE k owner-b");
         eventually("the lock is free", || server.ask("EXISTS k") == "0");
     }

@@ -29,13 +29,13 @@ pub(crate) fn exercise(server: &Server) {
     a.ask("RLOCK.RELEASE k owner-a");
     a.ask("RLOCK.RELEASE k owner-a");
     contest.assert_handed_over();
-    // By the end of a lease, in a timer.
+    // A lease ends, in a timer.
     a.number("RLOCK.RENEW k owner-b 20");
     next.fence();
     let last = wait_for(server, "k", "owner-d", 1);
     a.ask("RLOCK.FORCE k");
     last.fence();
-    // By commands of others, after an event.
+    // Another client changes the key, which emits a key event.
     let other = wait_for(server, "k", "owner-e", 1);
     a.ask("DEL k");
     other.fence();
@@ -59,7 +59,7 @@ pub(crate) fn exercise(server: &Server) {
     eventually("one lease ends", || {
         !server.owners("shared").contains(&"short".into())
     });
-    // The next change removes the rest.
+    // The next change removes the remaining fields.
     a.number("RLOCK.ACQUIRE shared owner-4 60000 SHARED");
 
     a.number("RLOCK.ACQUIRE upgraded owner-a 60000 SHARED");
@@ -92,17 +92,17 @@ pub(crate) fn exercise(server: &Server) {
 }
 
 /// All locks' hashes and the times of their ends.
-fn facts(server: &Server) -> Vec<(BTreeMap<String, String>, String)> {
+fn data(server: &Server) -> Vec<(BTreeMap<String, String>, String)> {
     assert_eq!(server.ask("DBSIZE"), KEYS.len().to_string());
     KEYS.map(|key| (server.hash(key), server.ask(&format!("PEXPIRETIME {key}"))))
         .into()
 }
 
-/// The holders can continue, and nobody else gets in.
+/// The holders can continue, and no other owner is admitted.
 #[track_caller]
-fn assert_kept(server: &Server, facts: &[(BTreeMap<String, String>, String)]) {
+fn assert_kept(server: &Server, data: &[(BTreeMap<String, String>, String)]) {
     let a = server.client();
-    let fence_of = |key: usize, field: &str| facts[key].0[field].clone();
+    let fence_of = |key: usize, field: &str| data[key].0[field].clone();
     let terms = fence_of(0, "rlock:holder:owner-p");
     let fence = terms.split(' ').nth(1).expect("a fence");
     assert_eq!(a.ask("RLOCK.RENEW shared owner-p 60000"), fence);
@@ -124,13 +124,13 @@ fn assert_kept(server: &Server, facts: &[(BTreeMap<String, String>, String)]) {
     assert_eq!(a.ask("RLOCK.MACQUIRE owner-m 60000 2 m2 m1"), several);
     assert_eq!(a.ask("RLOCK.MACQUIRE owner-x 60000 2 m2 m1"), "nil");
     assert_eq!(a.ask("RLOCK.MRELEASE owner-m 2 m1 m2 ALL"), "2");
-    let largest = facts.iter().map(|it| it.0["rlock:fence"].parse::<i64>());
+    let largest = data.iter().map(|it| it.0["rlock:fence"].parse::<i64>());
     let largest = largest.map(|it| it.expect("a number")).max();
     assert!(Some(a.number("RLOCK.MACQUIRE owner-x 60000 2 m2 m1")) > largest);
 }
 
 #[test]
-fn replicas_with_and_without_the_module_have_the_same_facts() {
+fn replicas_with_and_without_the_module_have_the_same_data() {
     let (primary, replica) = replicated();
     let plain = Setup::new().without_module().replica_of(&primary).start();
     eventually("the replica follows", || {
@@ -139,7 +139,7 @@ fn replicas_with_and_without_the_module_have_the_same_facts() {
     exercise(&primary);
     for other in [&replica, &plain] {
         await_in_step(&primary, other);
-        assert_eq!(facts(&primary), facts(other));
+        assert_eq!(data(&primary), data(other));
     }
     for line in [
         "RLOCK.MACQUIRE owner-x 60000 2 m1 m2 WAIT 0",
@@ -160,18 +160,18 @@ fn promoted_replica_keeps_holds_of_all_kinds() {
     let (primary, replica) = replicated();
     exercise(&primary);
     await_in_step(&primary, &replica);
-    let facts = facts(&primary);
+    let data = data(&primary);
     primary.signal("STOP");
     replica.ask("REPLICAOF NO ONE");
-    assert_kept(&replica, &facts);
+    assert_kept(&replica, &data);
     primary.signal("CONT");
 }
 
 #[test]
-fn append_only_file_has_plain_facts_of_holds_of_all_kinds() {
+fn append_only_file_has_plain_data_of_holds_of_all_kinds() {
     let mut server = Server::configured(&["appendonly yes", "appendfsync always"]);
     exercise(&server);
-    let facts_before = facts(&server);
+    let data_before = data(&server);
     let plain = [
         "SELECT",
         "MULTI",
@@ -189,8 +189,8 @@ fn append_only_file_has_plain_facts_of_holds_of_all_kinds() {
     }
     server.kill();
     server.start_again();
-    assert_eq!(facts(&server), facts_before);
-    assert_kept(&server, &facts_before);
+    assert_eq!(data(&server), data_before);
+    assert_kept(&server, &data_before);
     server.kill();
     server.forget_module();
     server.start_again();
@@ -221,14 +221,14 @@ fn grants_of_one_step_are_one_transaction_in_the_file() {
 fn holds_of_all_kinds_survive_a_dump() {
     let mut server = Server::start();
     exercise(&server);
-    let facts_before = facts(&server);
+    let data_before = data(&server);
     assert_eq!(server.ask("DEBUG RELOAD"), "OK");
-    assert_eq!(facts(&server), facts_before);
+    assert_eq!(data(&server), data_before);
     assert_eq!(server.ask("SAVE"), "OK");
     server.kill();
     server.start_again();
-    assert_eq!(facts(&server), facts_before);
-    assert_kept(&server, &facts_before);
+    assert_eq!(data(&server), data_before);
+    assert_kept(&server, &data_before);
 }
 
 #[test]
@@ -276,7 +276,7 @@ fn demotion_ends_the_waits_of_all_kinds() {
     let request = "RLOCK.MACQUIRE owner-n 60000 2 k3 k WAIT 0 NOTIFY c";
     assert_eq!(a.ask(request), "WAITING");
     let last = wait_for(&primary, "k", "owner-w", 5);
-    // A kept place ends silently, even if its call still waits.
+    // A kept place ends without a message, even if its call still waits.
     let kept = "RLOCK.ACQUIRE k owner-k 60000 WAIT 1 KEEP 60000";
     assert_eq!(a.ask(kept), "nil");
     let keeps = primary.client();

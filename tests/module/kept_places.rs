@@ -99,7 +99,7 @@ fn end_of_a_call_and_the_resumed_wait_are_counted() {
     eventually("it waits again", || server.counter("places_kept") == 0);
     assert_eq!(server.counter("waits"), 3);
     again.close();
-    // The call has ended; the end of the grace does not count again.
+    // The call has ended, so the end of the grace does not count again.
     server.await_queued("k", 1);
     assert_eq!(server.counter("waiters_gone"), 1);
     holder.ask("RLOCK.RELEASE k owner-a");

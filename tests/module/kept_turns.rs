@@ -1,4 +1,4 @@
-//! Kept places when their turn comes: tries, polls, requests for several locks, and undelivered grants.
+//! The turn of kept places: tries, polls, requests for several locks, and undelivered grants.
 
 use crate::contest::wait_for;
 use crate::kept_places::await_kept;
@@ -12,7 +12,7 @@ fn holder(server: &Server, mode: &str) -> Client {
     client
 }
 
-/// Sends the commands in one piece, so that one turn of the server carries them out.
+/// Sends the commands in one piece, so that the server carries them out in one turn.
 fn at_once(client: &Client, lines: &[&str]) {
     let requests: Vec<_> = lines.iter().map(|line| request(&words(line))).collect();
     client.send_bytes(&requests.concat());
@@ -56,7 +56,7 @@ fn polling_owner_keeps_its_turn_before_a_later_blocked_waiter() {
         assert_eq!(poller.ask(poll), "nil");
         assert_eq!(server.lock("k").waiting(), ["owner-p", "owner-c"]);
     }
-    // The lock is released just before it asks.
+    // The lock is released just before the owner asks.
     at_once(
         &a,
         &[&format!("{poll} NOTIFY c"), "RLOCK.RELEASE k owner-a"],

@@ -1,4 +1,4 @@
-//! The keyspace notifications of locks, as the native commands would give them.
+//! The keyspace notifications of locks are those of the native commands.
 
 use crate::contest::Contest;
 use rlock_testkit::Server;

@@ -1,4 +1,4 @@
-//! A shared lock that others change: the module never trusts its cache of holders against the key.
+//! A shared lock that other clients change: if the key differs, the module does not use its cache of holders.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,7 +29,7 @@ fn prepare(server: &Server, count: usize) -> Client {
 
 /// Asserts that commands find the holders of `k` that are in its hash, each with its fence, and no others.
 ///
-/// A change by hand is found at the latest when the holder uses its hold.
+/// The module detects a change by hand at the latest when the holder uses its hold.
 #[track_caller]
 fn assert_agrees(server: &Server, change: &str) {
     let hash = server.hash("k");
@@ -180,7 +180,7 @@ fn fields_changed_by_hand_are_accepted() {
                 &["HSET k hand-1 1 rlock:holder:hand-1 {end} 7 2"],
             ),
             (
-                "one put for another",
+                "one replaced by another",
                 &[
                     "HDEL k owner-1 rlock:holder:owner-1",
                     "HSET k hand-1 1 rlock:holder:hand-1 {end} 7 1",
@@ -284,7 +284,7 @@ fn lease_cut_by_others_cuts_all_longer_leases() {
         assert!(subscriber.message().starts_with("lost "));
         assert_eq!(a.ask("RLOCK.RENEW k owner-1 60000"), "nil");
         assert_eq!(a.ask("EXISTS k"), "0");
-        // A renewed hold has its own lease again; the others stay cut.
+        // A renewed hold has its own lease again; the other holds stay cut.
         let a = prepare(server, count);
         assert_eq!(a.ask("PEXPIRE k 20000"), "1");
         let end = a.number("PEXPIRETIME k");
@@ -306,7 +306,7 @@ fn lease_cut_by_others_cuts_all_longer_leases() {
     });
 }
 
-/// Only `UNLINK`, not a command of the module, ends the lock.
+/// `UNLINK` ends the lock, not a command of the module.
 #[test]
 fn cache_of_a_shared_lock_ends_with_its_key() {
     const LOCKS: usize = 4000;
@@ -458,8 +458,8 @@ fn commands_on_a_lock_changed_by_hand_act_on_what_info_shows() {
         for step in 0..1000 {
             let mut owner = EDITORS[numbers.below(EDITORS.len())];
             if numbers.below(3) == 0 {
-                // It is read again if the number of its fields or its fence has changed, or for the holders
-                // concerned.
+                // The module reads the lock again if the number of its fields or its fence has changed, and otherwise
+                // the holders that the command names.
                 let known = || (a.ask("HLEN k"), a.ask("HGET k rlock:fence"));
                 let (before, now_ms) = (known(), server_ms(&a));
                 let mut concerned = BTreeSet::new();

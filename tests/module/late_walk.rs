@@ -1,7 +1,7 @@
 //! A random walk on a delayed server, so that commands come after a deadline and before the timer, while listeners
 //! subscribe and leave.
 //!
-//! Each request has one outcome, after its reply, and a disconnected client is granted nothing.
+//! Each request has one outcome, after its reply, and a disconnected client gets no grant.
 
 use std::collections::BTreeMap;
 
@@ -63,7 +63,7 @@ impl Actor {
         }
     }
 
-    /// Takes the messages so far. An outcome comes once, and after its reply.
+    /// Takes the messages so far. An outcome arrives once, and after its reply.
     fn read(&mut self) -> Option<&'static str> {
         let value = self.client.reply_by_now()?;
         let line = match &value {
@@ -105,7 +105,7 @@ impl Walk<'_> {
 
     fn step(&mut self) {
         if self.numbers.below(2) == 0 {
-            // Everything sent before has been answered by then.
+            // By then everything sent before has been answered.
             self.server.ask("PING");
         }
         self.read();
@@ -154,7 +154,7 @@ impl Walk<'_> {
         actor.listens = !actor.listens;
     }
 
-    /// Asks for one lock or for two, usually after it has delayed the server.
+    /// Asks for one or two locks, usually after a delay of the server.
     fn ask(&mut self, number: usize) {
         self.owners += 1;
         let numbers = &mut self.numbers;

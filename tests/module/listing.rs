@@ -58,7 +58,7 @@ fn free_keys_of_a_request_for_several_are_listed_as_free() {
 }
 
 #[test]
-fn locks_without_waiters_cost_a_list_nothing() {
+fn locks_without_waiters_do_not_slow_a_list() {
     let server = Server::start();
     let _subscriber = server.listen(&["c"]);
     let a = server.client();
@@ -78,7 +78,7 @@ fn locks_without_waiters_cost_a_list_nothing() {
     };
     let before = looked_up();
     assert_eq!(a.listed("RLOCK.LIST COUNT 1000"), ["wanted exclusive 1 1"]);
-    // It reads only the locks that it shows.
+    // The command reads only the locks that it shows.
     assert!(looked_up() - before <= 2);
 }
 

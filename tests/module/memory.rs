@@ -32,7 +32,7 @@ fn out_of_memory_refuses_new_holds_and_nothing_else() {
     );
     assert_eq!(contest.holder.ask("RLOCK.RELEASE k owner-a"), "0");
     contest.assert_handed_over();
-    // Also by the end of a lease.
+    // A hand-off at the end of a lease works too.
     contest.waiter.number("RLOCK.RENEW k owner-b 20");
     next.fence();
     assert_eq!(server.ask("RLOCK.CANCEL k owner-x"), "0");
@@ -128,13 +128,13 @@ fn free_locks_leave_nothing_behind() {
     assert!((after - before).abs() < 50_000, "{before} {after}");
 }
 
-/// The steps of each client: takes the lock in every way, hands it over, waits, gives up, and loses it.
+/// The steps of each client: it takes the lock in every way, hands it over, waits, gives up, and loses it.
 const LIFE: [&str; 11] = [
     "RLOCK.ACQUIRE {} owner-a 60000 NOTIFY c",
     "RLOCK.ACQUIRE {} owner-b 60000 WAIT 0 KEEP 60000 SNOTIFY s",
     "RLOCK.ACQUIRE {} owner-c 60000 WAIT 0 NOTIFY c",
     "RLOCK.CANCEL {} owner-c",
-    // It goes to owner-b, who cannot be notified, so its place is kept.
+    // The lock passes to owner-b. That cannot be notified, so its place is kept.
     "RLOCK.RELEASE {} owner-a",
     "RLOCK.ACQUIRE {} owner-b 60000 SHARED",
     "RLOCK.CANCEL {} owner-b",
@@ -211,7 +211,7 @@ fn flushed_shared_locks_leak_no_memory() {
         let used = server.info("memory", "used_memory");
         used.parse::<i64>().expect("a number")
     };
-    // Many small databases, and some larger than one piece of freeing.
+    // Many small databases, and some that take several steps to free.
     for (locks, rounds, flush) in [
         (1, 2000, "FLUSHDB"),
         (1, 1000, "SWAPDB 0 1"),

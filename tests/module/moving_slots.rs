@@ -5,7 +5,7 @@ use crate::contest::wait_for;
 use rlock_testkit::Server;
 use rlock_testkit::client::{Client, Subscriber, eventually, text};
 
-/// A request for `{k}held<n>`, which is held, and `{k}free<n>`; behind it another one for only the latter.
+/// A request for `{k}held<n>`, which is held, and `{k}free<n>`; behind it a request for `{k}free<n>` only.
 struct Queue {
     several: Client,
     holder: Client,
@@ -34,7 +34,7 @@ impl Queue {
     }
 }
 
-/// Gives the next in the queue their turn; returns the reply to the request for both.
+/// Gives the next requests in the queue their turn; returns the reply to the request for both keys.
 type Way = (&'static str, &'static str, Option<&'static str>);
 
 const WAYS: [Way; 8] = [
@@ -97,14 +97,14 @@ fn lock_taken_at_the_new_node_is_not_granted_at_the_old_one() {
     }
     assert_eq!(text(&timed.several.reply()), "nil");
     let mut received = Vec::new();
-    eventually("everyone is turned away", || {
+    eventually("all requests are withdrawn", || {
         received.extend(subscriber.messages());
         received.len() >= expected.len()
     });
     received.sort();
     expected.sort();
     assert_eq!(received, expected);
-    // The remaining keys can be moved: none of them is there already.
+    // The remaining keys can be moved: the target has none of them.
     let keys = first
         .connection()
         .call(&["CLUSTER", "GETKEYSINSLOT", &SLOT.to_string(), "99"]);
@@ -160,7 +160,7 @@ fn lock_taken_at_the_new_node_is_queued_and_settled_there() {
     );
 }
 
-/// A connection's channel may be in the slot that moves; its node gets messages until the end.
+/// A connection's channel may be in the slot that moves; its node gets messages until the move ends.
 #[test]
 fn channel_can_be_named_until_its_slot_has_moved() {
     let (first, second) = two_nodes();
@@ -212,7 +212,7 @@ fn moved_bound_hold_does_not_end_with_the_connection_to_the_old_node() {
     eventually("it is bound there", || second.ask("EXISTS k") == "0");
 }
 
-/// A listener at another node cannot act on the message, and does not count: the waiter is skipped.
+/// A listener at another node cannot act on the message, so it does not count: the waiter is skipped.
 #[test]
 fn grant_is_not_published_if_its_waiter_is_passed_over() {
     let (first, second) = two_nodes();
@@ -235,7 +235,7 @@ fn grant_is_not_published_if_its_waiter_is_passed_over() {
     assert_eq!(a.ask("RLOCK.RELEASE k owner-a"), "0");
     next.fence();
     assert_eq!(first.counter("waiters_gone"), 2);
-    // Messages that are published later arrive later.
+    // A message that is published later arrives later.
     first.ask("PUBLISH c end");
     first.ask("SPUBLISH here end");
     for subscriber in [&mut elsewhere, &mut behind] {

@@ -126,7 +126,7 @@ fn waiter_behind_an_unreachable_request_for_several_is_served_at_once() {
     assert_eq!(m.ask(queue), "WAITING");
     b.send("RLOCK.ACQUIRE k1 owner-b 60000 WAIT 0");
     server.await_queued("k1", 2);
-    // In one turn, so nobody can intervene.
+    // In one turn, so no other client can intervene.
     for line in ["MULTI", "RLOCK.RELEASE k1 owner-a", "RLOCK.INFO k1"] {
         a.ask(line);
     }

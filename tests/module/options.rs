@@ -1,5 +1,5 @@
-//! The options of all commands: each at its limits and past them, without its required options, and where it is not
-//! allowed.
+//! The options of all commands: each at its limits and past them, without its required options, and in commands that do
+//! not allow it.
 
 use rlock_core::syntax::{Command, Max, Opt, Value};
 
@@ -52,7 +52,7 @@ fn each_option() -> impl Iterator<Item = (String, Opt)> {
 fn numbers_are_accepted_at_their_limits_and_refused_past_them() {
     let server = Server::start();
     let a = server.client();
-    // Before anything is granted.
+    // The refusals come first, because no lock may exist after them.
     let lease_maxima = [86_400_000, 1000];
     for lease_max in lease_maxima {
         server.ask(&format!("CONFIG SET rlock.max-lease-ms {lease_max}"));
@@ -254,7 +254,7 @@ fn options_in_multi_apply_to_its_connection() {
         in_multi("RLOCK.ACQUIRE k o 60000 WAIT 0 KEEP 60000 SNOTIFY c"),
         "[WAITING]"
     );
-    // A call that cannot block has no wait to keep.
+    // A call that cannot block has no place to keep.
     assert_eq!(
         in_multi("RLOCK.ACQUIRE k other 60000 WAIT 0 KEEP 5"),
         "[nil]"
@@ -300,7 +300,7 @@ fn each_awaited_key_takes_a_place() {
     assert_eq!(server.counter("waiters"), 2);
     let full = a.ask("RLOCK.ACQUIRE k1 owner-b 60000 WAIT 0");
     assert!(full.starts_with("QUEUEFULL "), "{full}");
-    // Asking again takes no more places, and an immediate grant takes none.
+    // A repeated request takes no more places, and an immediate grant takes none.
     let again = server.client();
     again.send("RLOCK.MACQUIRE owner-m 60000 2 k2 k1 WAIT 0");
     assert_eq!(m.answer(), "nil");

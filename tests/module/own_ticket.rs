@@ -1,4 +1,4 @@
-//! A holder that is queued for the same key, because its lock was renamed or its database swapped.
+//! A holder that is queued for the key that it holds, because its lock was renamed or its database was swapped.
 
 use crate::replication::await_in_step;
 use rlock_testkit::client::Client;

@@ -1,4 +1,4 @@
-//! Writes that are paused in the same transaction as a request for a lock: the server still runs that command.
+//! Writes are paused in the same transaction as a request for a lock: the server still runs that request.
 
 use rlock_testkit::Server;
 

@@ -10,7 +10,7 @@ use crate::contest::Contest;
 use rlock_testkit::Server;
 use rlock_testkit::client::{PATIENCE, request, text, words};
 
-/// Long enough to notice an answer that must not come.
+/// Long enough to notice a reply that must not come.
 const MOMENT: Duration = Duration::from_millis(50);
 
 #[test]
@@ -29,7 +29,7 @@ fn subscribed_resp3_connection_waits_or_gets_an_error_that_says_how() {
             "{error}"
         );
         assert_eq!(server.queued("k"), 1);
-        // A request that is granted at once need not block.
+        // A request that is granted at once does not block.
         assert!(matches!(
             c.call(&["RLOCK.ACQUIRE", "free", "owner-c", "60000", "WAIT", "0"]),
             Value::Int(_)
@@ -132,7 +132,7 @@ fn connection_without_replies_stays_aligned() {
     contest.waiter.ask("RLOCK.RELEASE k owner-b");
     assert_eq!(c.answer(), "OK");
     assert_eq!(c.ask("RLOCK.RELEASE k owner-c"), "0");
-    // A skipped reply stays skipped, even if it comes late.
+    // A skipped reply stays skipped, even if it is late.
     contest.holder.number("RLOCK.ACQUIRE k owner-a 60000");
     c.send("CLIENT REPLY SKIP");
     c.send("RLOCK.ACQUIRE k owner-c 60000 WAIT 0");

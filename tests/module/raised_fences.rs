@@ -19,7 +19,7 @@ fn clock() -> i64 {
     i64::try_from(now).expect("it is before the year 294000")
 }
 
-/// Raises the fence of a hold of `owner-a`, and gives the one then in force.
+/// Raises the fence of a hold of `owner-a`, and returns the resulting fence.
 #[track_caller]
 fn raise(client: &Client, key: &str, fence: i64) -> i64 {
     client.number(&format!("RLOCK.RENEW {key} owner-a 60000 FENCE {fence}"))
@@ -65,7 +65,7 @@ fn raised_fence_ends_with_its_hold() {
         a.number("RLOCK.ACQUIRE k owner-a 60000");
         assert!(raise(&a, "k", target) >= target);
         assert_eq!(a.ask(&format!("RENAME k {name}")), "OK");
-        // Somebody looks at it there.
+        // Another client reads it there.
         assert_eq!(a.ask(&format!("RLOCK.ACQUIRE {name} owner-b 60000")), "nil");
         a.ask(&format!("DEL {name}"));
         let next = a.number(&format!("RLOCK.ACQUIRE {name} owner-b 60000"));
@@ -80,10 +80,10 @@ fn fence_more_than_an_hour_ahead_is_refused_and_nothing_is_changed() {
     let fence = a.number("RLOCK.ACQUIRE k owner-a 30000");
     let before = server.hash("k");
     let end = a.ask("PEXPIRETIME k");
-    // The largest that there is; and one a little above the bound.
+    // The largest possible fence, and a fence a little above the limit.
     for ahead in [(1 << 53) - 1, clock() + HOUR + MINUTE] {
         let answer = a.ask(&format!("RLOCK.RENEW k owner-a 60000 FENCE {ahead}"));
-        // It names the value, and the largest that may be set.
+        // The error names the value, and the largest allowed value.
         let is_clear = answer.starts_with(&format!("ERR FENCE is {ahead}, must be at most "));
         assert!(is_clear, "{answer}");
         let limit = answer
@@ -105,7 +105,7 @@ fn fence_more_than_an_hour_ahead_is_refused_and_nothing_is_changed() {
 fn fence_of_another_shared_holder_is_refused() {
     let server = Server::start();
     let a = server.client();
-    // Few holders are looked up otherwise than many.
+    // The module looks up few holders in another way than many.
     for others in [1, 20] {
         let first = a.number("RLOCK.ACQUIRE k owner-a 60000 SHARED");
         let fences =
@@ -118,7 +118,7 @@ fn fence_of_another_shared_holder_is_refused() {
             assert!(answer.starts_with("ERR ") && is_clear, "{answer}");
         }
         assert_eq!(server.hash("k"), before);
-        // One that nobody has is fine.
+        // A fence that no holder has is accepted.
         let target = clock() + MINUTE;
         assert_eq!(raise(&a, "k", target), target);
         let lock = server.lock("k");
@@ -171,8 +171,8 @@ fn hold_of_a_foreign_client_gets_the_requested_fence() {
     assert!((own - clock()).abs() < MINUTE, "{own}");
 }
 
-/// A lock that is free stores nothing, so nothing but the clock may stand behind
-/// the fences of all locks: they would go back with the next start.
+/// A free lock stores nothing. So the fences of all locks may depend on the clock only: otherwise they would decrease
+/// after a restart.
 #[test]
 fn fences_of_others_rise_over_a_restart_whatever_one_user_does() {
     let mut server = Server::configured(&["appendonly yes", "appendfsync always"]);

@@ -1,4 +1,4 @@
-//! Servers on which commands have other names, or none.
+//! Servers on which commands are renamed or disabled.
 
 use rlock_testkit::Setup;
 

@@ -39,7 +39,7 @@ impl Rendering {
     /// A reply to this command.
     pub(crate) fn reply(&mut self, command: &str, reply: &Value) -> String {
         match (command, reply) {
-            // Its text names the owners of the cycle, which are part of the result.
+            // The error's text names the owners of the cycle, which are part of the result.
             (_, Value::ServerError(error)) if error.code() == "DEADLOCK" => {
                 format!("error DEADLOCK {}", error.details().unwrap_or_default())
             }
@@ -123,7 +123,7 @@ impl Rendering {
         )
     }
 
-    /// The same for each item of a list. Shared holders have no order.
+    /// The fields of each item of a list. Shared holders have no order.
     fn entries(&mut self, name: &str, list: &Value) -> String {
         let Value::Array(list) = list else {
             return text(list);
@@ -182,7 +182,7 @@ fn pairs(map: &Value) -> impl Iterator<Item = (String, &Value)> {
     flat.chunks_exact(2).map(|pair| (text(&pair[0]), &pair[1]))
 }
 
-/// Whether the reply and the effects on others are as expected.
+/// Whether the reply and the effects on other clients are as expected.
 pub(crate) fn agree(expected: &[String], seen: &[String], has_reply: usize) -> bool {
     let parts = |lines: &[String]| {
         let (reply, outcomes) = lines.split_at(has_reply.min(lines.len()));
@@ -196,7 +196,7 @@ pub(crate) fn agree(expected: &[String], seen: &[String], has_reply: usize) -> b
             .all(|(expected, seen)| is_equal(expected, seen))
 }
 
-/// Equal, except the tolerance of times.
+/// Whether two texts are equal, with a tolerance for times.
 fn is_equal(expected: &str, seen: &str) -> bool {
     let (expected, seen) = (
         expected.replace("ttl ", "ttl="),

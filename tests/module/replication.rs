@@ -1,4 +1,4 @@
-//! What replicas receive: plain facts, and the unlock messages.
+//! What replicas receive: plain data commands, and the unlock messages.
 
 use crate::contest::Contest;
 use rlock_testkit::Setup;
@@ -16,7 +16,7 @@ pub(crate) fn await_in_step(primary: &Server, replica: &Server) {
 }
 
 /// A lock's hash and the time of its end.
-fn facts(server: &Server, key: &str) -> (String, String) {
+fn data(server: &Server, key: &str) -> (String, String) {
     (
         server.ask(&format!("HGETALL {key}")),
         server.ask(&format!("PEXPIRETIME {key}")),
@@ -107,7 +107,7 @@ fn replica_never_ends_a_hold_by_itself() {
     let a = primary.client();
     a.number("RLOCK.ACQUIRE k owner-a 1500");
     await_in_step(&primary, &replica);
-    // The primary sends nothing for longer than the lease.
+    // The primary sends nothing for more than a lease.
     primary.signal("STOP");
     eventually("the lease is over", || {
         replica.ask("RLOCK.INFO k").contains("mode free")
@@ -131,7 +131,7 @@ fn replica_of_a_replica_has_the_same_data() {
     crate::kept_holds::exercise(&primary);
     await_in_step(&primary, &replica);
     await_in_step(&replica, &second);
-    assert_eq!(facts(&primary, "shared"), facts(&second, "shared"));
+    assert_eq!(data(&primary, "shared"), data(&second, "shared"));
     assert_eq!(subscriber.message(), "0");
 }
 
@@ -184,7 +184,7 @@ fn lease_that_ends_within_a_script_leaves_both_sides_equal() {
         primary.ask("HGET k owner-a") == "nil"
     });
     await_in_step(&primary, &replica);
-    assert_eq!(facts(&primary, "k"), facts(&replica, "k"));
+    assert_eq!(data(&primary, "k"), data(&replica, "k"));
 }
 
 /// Data written to a replica is gone after the next synchronization, and its master may have granted the lock.

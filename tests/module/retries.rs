@@ -7,7 +7,7 @@ use crate::scripted::{in_multi, in_script};
 use rlock_testkit::Server;
 use rlock_testkit::client::{Client, request, words};
 
-/// Most client libraries resend a request by themselves when its reply is lost.
+/// Most client libraries resend a request when its reply is lost.
 #[test]
 fn request_sent_again_never_raises_the_count() {
     let server = Server::start();
@@ -66,7 +66,7 @@ fn fences_rise_over_all_locks_and_restarts() {
             assert!(fence > last && fence < 1 << 53);
             last = fence;
         }
-        // Nothing of the locks is left.
+        // No data of the locks is left.
         server.kill();
         server.start_again();
     }

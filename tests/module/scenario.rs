@@ -1,7 +1,7 @@
 //! Runs the scenario files on a real server, in real time.
 //!
 //! A machine may stall for longer than the time between two steps of a scenario. A run that differs from its file
-//! counts only if each step was in time; otherwise it proves nothing, and is repeated.
+//! counts only if each step was in time. Otherwise it is repeated.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,10 +15,10 @@ use rlock_testkit::Server;
 use rlock_testkit::client::{Client, PATIENCE, Subscriber, eventually};
 use rlock_testkit::script::{Step, steps};
 
-/// How late a step may be: scenarios leave at least 40 ms around each deadline.
+/// The largest delay of a step: scenarios leave at least 40 ms around each deadline.
 const LATE: Duration = Duration::from_millis(20);
 const ATTEMPTS: usize = 20;
-/// How long the expected result of a step may take. Later steps are late then.
+/// How long the expected result of a step may take. If it is late, later steps are late too.
 const ARRIVAL: Duration = Duration::from_secs(5);
 
 /// The commands of the module, which scenarios name without their prefix.
@@ -103,7 +103,7 @@ impl<'a> Run<'a> {
             std::thread::sleep(Duration::from_millis(1));
         }
         if missing == 0 {
-            // Everything that is visible by now may have happened since.
+            // All effects that are visible by now may have happened since the step.
             self.note_delay(at);
         }
         seen.append(&mut self.outcomes(replies, &messages));
@@ -179,8 +179,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Takes what others have received since the last call. Connections may read the messages of one turn in any
-    /// order.
+    /// Takes the messages that other clients have received since the last call. Connections may read the messages of
+    /// one turn in any order.
     fn collect(&mut self, replies: &mut Vec<(String, Value)>, messages: &mut Vec<String>) {
         self.server.ask("PING");
         let arrived = self
@@ -191,7 +191,7 @@ impl<'a> Run<'a> {
         messages.append(&mut self.subscriber.messages());
     }
 
-    /// The effects on others, as text.
+    /// The effects on other clients, as text.
     fn outcomes(&mut self, mut arrived: Vec<(String, Value)>, messages: &[String]) -> Vec<String> {
         let mut lines = Vec::new();
         // Fences identify grants, so they must be numbered in that order.
@@ -245,7 +245,7 @@ fn next(scenarios: &Mutex<Vec<PathBuf>>) -> Option<PathBuf> {
     lock(scenarios).pop()
 }
 
-/// Data shared by several threads; a thread that has panicked ends the test anyway.
+/// Data shared by several threads; if a thread has panicked, the test fails anyway.
 fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }

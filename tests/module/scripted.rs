@@ -1,4 +1,4 @@
-//! Contexts that cannot block: `WAIT` has no effect there, and nothing is changed before that is known.
+//! Contexts that cannot block: `WAIT` has no effect there, and a refused command changes nothing.
 
 use std::time::{Duration, Instant};
 
@@ -26,7 +26,7 @@ fn wait_in_multi_acts_as_a_try() {
     assert_eq!(replies[0], Value::Nil);
     assert!(matches!(replies[1], Value::Int(_)));
     assert_eq!(server.queued("k"), 1);
-    // A release in MULTI is a release.
+    // A release in MULTI works.
     for line in ["MULTI", "RLOCK.RELEASE free owner-c", "RLOCK.FORCE k"] {
         c.ask(line);
     }
@@ -127,7 +127,7 @@ fn commands_act_in_multi_and_in_scripts_as_outside() {
         assert!(shared > fence, "{shared}");
         let full = "RLOCK.ACQUIRE k owner-c 60000 SHARED LIMIT 3 WAIT 0";
         assert_eq!(run(&c, full), "nil");
-        // The same for an upgrade that would have to wait.
+        // An upgrade that would have to wait is refused too.
         assert_eq!(run(&c, "RLOCK.ACQUIRE k owner-a 60000 WAIT 0"), "nil");
         assert_eq!(run(&c, "RLOCK.RELEASE k owner-b"), "0");
         assert!(run(&c, "RLOCK.ACQUIRE k owner-a 60000 WAIT 0") > shared);
@@ -202,8 +202,8 @@ fn request_for_several_in_multi_waits_by_its_channel() {
     assert_eq!(server.owners("k2"), ["owner-c"]);
 }
 
-/// On most servers the clock does not advance within a transaction. A waiter gets its reply before the transaction is
-/// over, and needs its whole lease.
+/// On most servers the clock does not advance within a transaction. A waiter gets its reply before the transaction
+/// ends, and must have its whole lease.
 #[test]
 fn lease_of_a_hand_off_begins_at_its_message_however_old_the_transaction_is() {
     const AGE: Duration = Duration::from_millis(700);

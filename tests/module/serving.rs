@@ -23,7 +23,7 @@ fn server_of_a_down_cluster_grants_nothing_even_if_reads_are_allowed() {
         a.ask("RLOCK.RENEW k nobody 60000")
             .starts_with("CLUSTERDOWN ")
     });
-    // If the server notices that first, the module counts the replicas when it may grant again.
+    // If the server notices the end of the lease first, the module counts the replicas when it may grant again.
     eventually("the lease has ended", || server.ask("EXISTS k") == "0");
     assert_eq!(subscriber.messages(), [""; 0]);
     assert_eq!(server.counter("waiters"), 1);
@@ -112,7 +112,7 @@ fn with_needed_replica() -> (Server, Server) {
 
 #[track_caller]
 fn await_good_replicas(server: &Server, count: usize) {
-    eventually("as many replicas are good", || {
+    eventually("the number of replicas is as expected", || {
         server.info("replication", "min_slaves_good_slaves") == count.to_string()
     });
 }
@@ -183,13 +183,13 @@ fn server_with_too_few_replicas_serves_no_queue_whatever_ends() {
     let waiters = [wait_for(&primary, "bound", "owner-b", 1), fitting];
     replica.signal("STOP");
     await_good_replicas(&primary, 0);
-    // A holder ends with its connection, and so does a waiter ahead.
+    // A hold ends with its connection, and a waiter ahead disconnects.
     bound.close();
     gone.close();
     primary.await_queued("permits", 1);
     let refused = a.ask("RLOCK.CANCEL permits owner-c");
     assert!(refused.starts_with("NOREPLICAS "), "{refused}");
-    // Twice as long as the module trusts a count, and longer than it waits for its next turn.
+    // Twice the time for which the module uses a count, and longer than it waits for its next turn.
     let start = Instant::now();
     eventually("it had its turn", || {
         start.elapsed() > Duration::from_millis(300)

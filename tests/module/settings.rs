@@ -1,4 +1,4 @@
-//! Each setting at its limits and one past them, and its effect.
+//! Each setting at its limits and one past them, and the effect of each.
 
 use rlock_core::{Setting, SettingKind};
 
@@ -129,7 +129,7 @@ fn one_waiter_more_than_the_limit_is_refused() {
     }
     assert_eq!(server.counter("waiters"), 3);
     assert_eq!(server.counter("watches"), 2);
-    // Taking over its own place needs no other place; a try needs none.
+    // A takeover of the owner's own place needs no other place; a try needs none.
     assert_eq!(
         n.ask("RLOCK.ACQUIRE k owner-n1 60000 WAIT 0 NOTIFY c"),
         "WAITING"
@@ -150,7 +150,7 @@ fn one_waiter_more_than_the_limit_is_refused() {
 }
 
 #[test]
-fn shorter_longest_lease_leaves_held_locks_alone() {
+fn lower_lease_limit_does_not_affect_held_locks() {
     let server = Server::start();
     let contest = Contest::on(&server);
     assert_eq!(server.ask("CONFIG SET rlock.max-lease-ms 1000"), "OK");
@@ -163,7 +163,7 @@ fn shorter_longest_lease_leaves_held_locks_alone() {
     );
     contest.holder.ask("RLOCK.RELEASE k owner-a");
     contest.assert_handed_over();
-    // A request from when it was allowed is granted.
+    // A request from before the lower limit is granted.
     assert!(server.connection().number("PTTL k") > 1000);
 }
 

@@ -49,7 +49,7 @@ fn plain_and_sharded_channels_of_one_connection_are_distinct() {
 #[test]
 fn node_must_serve_the_channel() {
     let (first, second) = two_nodes();
-    // The first node has all slots but one, which has no keys.
+    // The first node has all slots except one, which has no keys.
     let slot = first.ask("CLUSTER KEYSLOT elsewhere");
     let move_to = format!("CLUSTER SETSLOT {slot} NODE {}", second.ask("CLUSTER MYID"));
     assert_eq!(second.ask(&move_to), "OK");

@@ -15,7 +15,7 @@ fn hold_together(client: &Client, key: &str, count: usize) -> Vec<i64> {
 }
 
 #[test]
-fn thousand_readers_behind_a_writer_are_let_in_after_it_before_any_newcomer() {
+fn thousand_readers_behind_a_writer_are_admitted_before_any_later_request() {
     let server = Server::start();
     let mut subscriber = server.listen(&["c"]);
     let (a, n) = (server.client(), server.client());
@@ -31,7 +31,7 @@ fn thousand_readers_behind_a_writer_are_let_in_after_it_before_any_newcomer() {
     let blocked = server.client();
     blocked.send("RLOCK.ACQUIRE k reader-last 60000 SHARED WAIT 0");
     server.await_queued("k", CROWD + 1);
-    // A request that comes while they are let in, which takes several turns of the server.
+    // A request arrives while they are admitted, which takes several turns of the server.
     let turn = [
         "RLOCK.RELEASE k owner-a",
         "RLOCK.ACQUIRE k new 60000 SHARED",
@@ -82,7 +82,7 @@ fn lease_that_ends_among_many_ends_one_hold() {
 }
 
 #[test]
-fn refused_requests_for_a_shared_lock_leave_watch_of_others_alone() {
+fn refused_requests_for_a_shared_lock_do_not_touch_a_watched_key() {
     let server = Server::start();
     let a = server.client();
     hold_together(&a, "k", 20);

@@ -5,7 +5,7 @@ use crate::contest::wait_for;
 use rlock_testkit::Server;
 use rlock_testkit::client::{Client, Subscriber, eventually};
 
-/// Two nodes that can do it; the first has all slots.
+/// Two nodes that can migrate slots; the first has all slots.
 fn two_migrating_nodes() -> Option<(Server, Server)> {
     let (first, second) = two_nodes();
     let can = first.ask("COMMAND INFO CLUSTER|MIGRATESLOTS") != "[nil]";
@@ -20,7 +20,7 @@ fn migrate(from: &Server, to: &Server) {
 
 #[track_caller]
 fn await_stage(from: &Server, stage: &str) {
-    eventually("the migration has come so far", || {
+    eventually("the migration has reached the stage", || {
         let migrations = from.ask("CLUSTER GETSLOTMIGRATIONS");
         migrations.contains(&format!(" state {stage} "))
     });
@@ -59,7 +59,7 @@ fn hand_offs_during_the_copy_of_a_slot_are_copied() {
     hold_up(&first);
     migrate(&first, &second);
     await_stage(&first, "waiting-to-pause");
-    // By a command, by a timer, after an event, and by the end of a connection.
+    // The waiters are granted by a command, by a timer, after a key event, and at the end of a connection.
     a.ask("RLOCK.RELEASE {k}1 owner-a");
     a.number("RLOCK.RENEW {k}2 owner-a 10");
     a.ask("DEL {k}3");
@@ -129,7 +129,7 @@ fn waiters_and_watches_learn_of_a_migrated_slot() {
 }
 
 #[test]
-fn nothing_changes_for_anybody_when_a_migration_is_cancelled() {
+fn cancelled_migration_changes_nothing() {
     let Some((first, second)) = two_migrating_nodes() else {
         return;
     };
@@ -160,8 +160,7 @@ fn nothing_changes_for_anybody_when_a_migration_is_cancelled() {
     );
 }
 
-/// The source pauses its writes until the target has taken over, and must not grant a lock that its successor may
-/// grant.
+/// The source pauses its writes until the target has taken over. It must not grant a lock that the target may grant.
 #[test]
 fn lease_that_ends_during_a_migration_is_followed_by_one_grant() {
     let Some((first, second)) = two_migrating_nodes() else {
@@ -199,7 +198,7 @@ fn lease_that_ends_during_a_migration_is_followed_by_one_grant() {
 }
 
 #[test]
-fn replicas_of_both_nodes_know_where_the_locks_have_gone() {
+fn replicas_of_both_nodes_have_the_moved_locks() {
     let Some((first, second)) = two_migrating_nodes() else {
         return;
     };
@@ -210,7 +209,7 @@ fn replicas_of_both_nodes_know_where_the_locks_have_gone() {
     migrate(&first, &second);
     let answer = blocked.answer();
     assert!(answer.starts_with("TRYAGAIN "), "{answer}");
-    eventually("the first node's replica has it no more", || {
+    eventually("the first node's replica no longer has the lock", || {
         left.ask("DBSIZE") == "0"
     });
     eventually("the second node's replica has it", || {

@@ -154,7 +154,7 @@ fn paths_in_the_tables_exist_and_every_folder_of_the_client_is_there() {
     // The rows of this section are indices of the table.
     let (before, rest) = page
         .split_once("## The data of the core")
-        .expect("it is there");
+        .expect("the section exists");
     let after = rest.split_once("\n## ").expect("a section follows").1;
     let rows = before.lines().chain(after.lines());
     let rows = rows.filter(|line| line.starts_with("| `"));
@@ -250,7 +250,7 @@ fn later(listed: &[&str], level: &str, code: &str, is_in_folder: bool) -> Vec<St
         .collect::<Vec<_>>()
         .join("\n")
         .replace(above, "crate::");
-    // An unlisted file may use nothing.
+    // A file outside the list may use nothing.
     let at = listed.iter().position(|it| *it == level).unwrap_or(0);
     let used = code.split("crate::").skip(1).flat_map(names);
     used.filter(|it| it != level && !listed[..at].contains(&it.as_str()))

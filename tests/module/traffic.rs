@@ -1,4 +1,4 @@
-//! Many clients at once, with every effect on each other: the lock stays exclusive, and every client finishes.
+//! Many clients at once that affect each other in every way: the lock stays exclusive, and every client finishes.
 
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ const ROUNDS: usize = 150;
 const KEYS: usize = 5;
 const DURATION: Duration = Duration::from_secs(3);
 
-/// What all clients know of a lock.
+/// The state of a lock, as its clients observe it.
 #[derive(Default)]
 struct Observed {
     holders: AtomicUsize,
@@ -23,7 +23,7 @@ struct Observed {
 }
 
 impl Observed {
-    /// Holds a lock from now on; nobody else may hold it.
+    /// Records a hold; no other client may hold the lock.
     fn begin(&self, fence: i64) {
         let others = self.holders.fetch_add(1, Ordering::SeqCst);
         assert_eq!(others, 0, "nobody else holds the lock");
@@ -59,7 +59,7 @@ fn take_part(server_port: u16, number: usize, observed: &Observed) {
                 if let Some(Value::Int(fence)) = granted {
                     observed.hold(fence);
                 }
-                // Whatever its outcome was.
+                // Releases it after any outcome.
                 client.ask(&format!("RLOCK.CANCEL k {owner}"));
                 client.ask(&format!("RLOCK.RELEASE k {owner} ALL"));
                 continue;
@@ -228,7 +228,7 @@ fn requests_for_one_and_for_several_in_each_mode_end_in_order() {
     assert_eq!(server.counter("watches"), 0);
 }
 
-/// Asks for locks in all ways, and disconnects in the middle now and then.
+/// Asks for locks in all ways, and sometimes disconnects during a command.
 fn disturb(port: u16, number: usize) {
     let mut client = Client::connect(port);
     let mut numbers = Numbers(77 + number as u64);

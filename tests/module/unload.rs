@@ -6,7 +6,7 @@ use rlock_testkit::client::{Client, eventually, request, words};
 use rlock_testkit::{Setup, module};
 
 #[test]
-fn unload_with_waiters_is_refused_and_disturbs_nobody() {
+fn unload_with_waiters_is_refused_and_has_no_effect() {
     let server = Server::start();
     let contest = Contest::on(&server);
     let mut subscriber = server.listen(&["c"]);
@@ -28,7 +28,7 @@ fn unload_with_waiters_is_refused_and_disturbs_nobody() {
 }
 
 #[test]
-fn module_can_be_unloaded_soon_after_the_last_waiter_has_gone() {
+fn module_can_be_unloaded_soon_after_the_last_waiter_has_disconnected() {
     let mut server = Server::start();
     let holder = server.client();
     assert!(holder.number("RLOCK.ACQUIRE k owner-a 60000") > 0);
@@ -153,7 +153,7 @@ fn example_configuration_starts_a_server() {
         let get = format!("CONFIG GET {name}");
         assert_eq!(server.ask(&get), plain.ask(&get));
     }
-    // Any other line changes a setting, and says what the server does without it.
+    // Any other line changes a setting, and names the server's behaviour without the line.
     let lines: Vec<_> = example.lines().collect();
     let others = lines.windows(2).filter(|pair| {
         let known = ["#", "rlock.", "loadmodule "];

@@ -1,4 +1,4 @@
-//! Values that are published with an exclusive hold: what only a server shows. The rules are scenarios.
+//! Values that are published with an exclusive hold, as far as the test needs a server. The rules are scenarios.
 
 use std::time::{Duration, Instant};
 
@@ -175,7 +175,7 @@ fn end_after_a_restart_is_reported_to_followers_who_asked() {
     assert_eq!(server.counter("watches"), 1);
     server.ask("PEXPIRE k 50");
     assert_eq!(follower.message(), fence.to_string());
-    // A waiter makes the end visible too, but only the new holder's end.
+    // If there is a waiter, the followers see only the new holder, not the end of the previous hold.
     take(&server, "ann", "VALUE a");
     server.shut_down();
     server.start_again();
@@ -214,7 +214,7 @@ fn in_a_cluster_the_channel_has_the_slot_of_its_key() {
 }
 
 #[test]
-fn fences_never_go_back_while_a_crowd_campaigns() {
+fn fences_never_decrease_while_many_candidates_campaign() {
     let (server, mut follower) = followed();
     let candidates: Vec<_> = (0..20).map(|_| server.client()).collect();
     for (number, it) in candidates.iter().enumerate() {

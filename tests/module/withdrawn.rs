@@ -1,4 +1,4 @@
-//! `CANCEL`, and `FORCE` with `QUEUE`, and who is notified.
+//! `CANCEL`, and `FORCE` with `QUEUE`, and the clients that they notify.
 
 use crate::contest::Contest;
 use rlock_testkit::Server;
@@ -21,7 +21,7 @@ fn request_cancelled_by_its_own_connection_gets_no_message() {
     assert_eq!(n.ask("RLOCK.CANCEL k owner-n"), "1");
     n.ask("RLOCK.MACQUIRE owner-n 60000 2 k k2 WAIT 0 NOTIFY c");
     assert_eq!(n.ask("RLOCK.CANCEL k2 owner-n"), "1");
-    // In a transaction it is the same connection.
+    // A transaction runs on the same connection.
     n.ask("RLOCK.ACQUIRE k owner-n 60000 WAIT 0 NOTIFY c");
     n.ask("MULTI");
     n.ask("RLOCK.CANCEL k owner-n");

@@ -127,7 +127,7 @@ fn clusters_and_sentinels_are_complete_when_they_are_printed() {
 }
 
 #[test]
-fn a_command_runs_while_the_servers_do_and_its_exit_code_is_returned() {
+fn a_command_runs_with_the_servers_and_its_exit_code_is_returned() {
     // The command may also end servers.
     let script = "echo $RLOCK_URL; kill -9 $(redis-cli -p $RLOCK_PORT info server | sed -n 's/^process_id:\\([0-9]*\\).*/\\1/p'); exit 7";
     let mut command = Command::new(PROGRAM);

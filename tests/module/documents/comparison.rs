@@ -4,11 +4,12 @@ use redis::Value;
 
 use rlock_testkit::client::text;
 
-/// How far a time in a reply may differ from the document's.
+/// How far a time in a reply may differ from the document's time.
 const TOLERANCE_MS: u64 = 5000;
 /// The number of digits of a fence, until the year 2286.
 const FENCE_DIGITS: usize = 16;
-/// The number of digits of a time in milliseconds since the epoch, until then.
+/// The number of digits of a time in milliseconds since the epoch, until the
+/// year 2286.
 const EPOCH_MS_DIGITS: usize = 13;
 
 /// A reply as `redis-cli` shows it; spaces do not matter.

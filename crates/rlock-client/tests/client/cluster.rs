@@ -98,7 +98,7 @@ async fn a_master_that_is_away_keeps_no_key_of_another() {
     next.release().await.unwrap();
 }
 
-/// It is cut off from the others only, and says of itself that it serves nobody.
+/// It is cut off from the others only, and says of itself that the node serves no slots.
 #[tokio::test]
 async fn a_master_that_has_a_successor_is_asked_no_more() {
     let cluster = Cluster::start(3, 1).await;

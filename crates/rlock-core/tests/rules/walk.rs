@@ -142,7 +142,7 @@ const OUTCOMES: &[(&str, &str)] = &[
     ("place", "kept for a call that is gone"),
     ("place", "kept for a closed connection"),
     ("place", "kept for a grant that did not arrive"),
-    ("place", "kept for a grant that nobody heard"),
+    ("place", "kept for a grant without a listener"),
     ("place", "left by a request that fits"),
     ("place", "left by a try"),
     ("place", "lost at the end of its grace"),

@@ -253,7 +253,7 @@ impl Endpoint {
         };
         refresh.asked.retain(|(asked, _)| *asked != id);
         let routes = ranges.and_then(|ranges| {
-            let unknown = || Failure::Io("it knows of no slots".to_owned());
+            let unknown = || Failure::Io("its reply has no slots".to_owned());
             self.read_routes(&ranges).ok_or_else(unknown)
         });
         if let Some(refresh) = self.as_cluster().and_then(|it| it.refresh.as_mut()) {

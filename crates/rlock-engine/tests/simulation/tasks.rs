@@ -229,7 +229,7 @@ impl World {
         let mut actors = self.clients[client].actors.iter();
         let actor = actors.position(|actor| actor.call.as_ref().is_some_and(is_of));
         let Some(actor) = actor else {
-            self.wrong = Some(format!("nobody waits for {outcome:?}"));
+            self.wrong = Some(format!("no call waits for {outcome:?}"));
             return;
         };
         let is_unsure = self.clients[client].is_unsure;

@@ -81,7 +81,7 @@ impl Pair {
             }
         }
         let waiting = self.model.calls().map(|it| it.1).collect();
-        same("who waits is not answered", &self.open_calls, &waiting)
+        same("waiting calls are not answered", &self.open_calls, &waiting)
     }
 
     /// The owners in a refusal: the asker comes first, each waits for the next,
@@ -107,7 +107,11 @@ impl Pair {
             // An upgrade waits ahead of the queued requests.
             let waits = self.model.may_wait_for(waiter, asked, other)
                 || (other == OWNERS[asker] && self.model.may_wait_at(waiter, &keys));
-            same("the cycle is one", &(waits && waiter != other), &true)?;
+            same(
+                "each owner of the cycle waits for the next",
+                &(waits && waiter != other),
+                &true,
+            )?;
         }
         Ok(())
     }
@@ -120,7 +124,7 @@ impl Pair {
         let old: Vec<_> = self.stuck.iter().map(String::as_str).collect();
         let new = !self.model.stuck(&old).is_empty();
         if self.model.limits.detects_deadlocks && !passed && !foreign {
-            same("who can never go on", &new, &false)?;
+            same("no owner is stuck", &new, &false)?;
         }
         self.stuck = self
             .model
@@ -129,7 +133,7 @@ impl Pair {
             .map(str::to_owned)
             .collect();
         if passed && new {
-            self.model.event("place", "left into a knot");
+            self.model.event("place", "left in a knot");
         }
         Ok(())
     }

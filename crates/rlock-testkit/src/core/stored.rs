@@ -182,7 +182,7 @@ impl Store {
                     (Who::Caller, Some(owner)) => owner.into(),
                     _ => {
                         let same = matches!(before, Hold::Exclusive { .. });
-                        assert!(same, "nobody else gets a hold");
+                        assert!(same, "no other owner gets a hold");
                         return;
                     }
                 };

@@ -358,7 +358,7 @@ fn liveness(history: &History, key: &'static str, holds: &[&Hold], found: &mut V
                     key,
                     moment: before,
                     text: format!(
-                        "nobody was granted `{key}` from {} to {}, though all was well",
+                        "no grant of `{key}` from {} to {}, without any fault",
                         seconds(before),
                         seconds(moment)
                     ),

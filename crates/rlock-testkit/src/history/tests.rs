@@ -116,7 +116,7 @@ fn a_replicated_grant_survives_every_failover() {
 }
 
 #[test]
-fn fences_that_do_not_grow_are_found() {
+fn fences_that_do_not_increase_are_found() {
     let later = |owner, fence| hold(owner, fence, 3 * SECOND, 4 * SECOND);
     let first = || hold("x", 7, SECOND, 2 * SECOND);
     for (owner, fence) in [("y", 6), ("y", 7), ("x", 6)] {

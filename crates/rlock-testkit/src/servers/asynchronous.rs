@@ -40,7 +40,7 @@ impl Server {
 
     /// Restarts it after [`kill`](crate::Server::kill), at its port and with its data on disk.
     pub async fn restart(&mut self) {
-        let mut server = self.0.take().expect("it is there");
+        let mut server = self.0.take().expect("the server runs");
         self.0 = apart(move || {
             server.start_again();
             Some(server)
@@ -50,7 +50,7 @@ impl Server {
 
     /// The server for a test that blocks its own thread.
     pub fn into_inner(self) -> crate::Server {
-        self.0.expect("it is there")
+        self.0.expect("the server runs")
     }
 
     /// A connection for the test itself.
@@ -78,13 +78,13 @@ impl Deref for Server {
     type Target = crate::Server;
 
     fn deref(&self) -> &crate::Server {
-        self.0.as_ref().expect("it is there")
+        self.0.as_ref().expect("the server runs")
     }
 }
 
 impl DerefMut for Server {
     fn deref_mut(&mut self) -> &mut crate::Server {
-        self.0.as_mut().expect("it is there")
+        self.0.as_mut().expect("the server runs")
     }
 }
 

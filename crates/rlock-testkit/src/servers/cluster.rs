@@ -177,7 +177,7 @@ impl Cluster {
                 return key;
             }
         }
-        panic!("node {node} has next to no slots");
+        panic!("node {node} has too few slots");
     }
 
     /// The slot starts to move: a missing key redirects to the next node.
@@ -255,7 +255,7 @@ impl Cluster {
                 let _: () = admin.run(&forget).await;
             }
         }
-        eventually("it serves nobody", async || {
+        eventually("the node serves no slots", async || {
             let info: String = admin.run("CLUSTER INFO").await;
             info.contains("cluster_state:fail")
         })

@@ -13,7 +13,7 @@ pub async fn replica_of(master: &crate::Server) -> Server {
     let replica = Setup::new().replica_of(master).start_async().await;
     let mut admin = Admin::connect(&master.url())
         .await
-        .expect("the master is there");
+        .expect("the master is reachable");
     eventually("the replica is linked", async || {
         replica.info("replication", "master_link_status") == "up"
     })

@@ -104,7 +104,7 @@ impl Model {
         }
         self.counters.waiters_gone += 1;
         let upgrade = front.kind == Kind::Upgrade;
-        self.end_call(front.id, "kept for a grant that nobody heard");
+        self.end_call(front.id, "kept for a grant without a listener");
         if self.locks[at].data.holder(&front.owner).is_some() {
             // It counts as disconnected, like the holder of an undelivered grant.
             self.give_back(at, &front.owner, upgrade);

@@ -268,7 +268,7 @@ impl Model {
 
     pub fn request(&self, id: u64) -> &Waiting {
         let found = self.requests.iter().find(|it| it.id == id);
-        found.expect("who is in a queue has asked")
+        found.expect("a queued owner has asked")
     }
 
     /// The owner's request with a place in the queue of the key.
