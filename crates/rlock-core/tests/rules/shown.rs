@@ -66,7 +66,9 @@ impl Stage {
             return Ok(Holding::default());
         };
         let held = stored.held().ok_or(())?;
-        let holders = held.lives(now).map(|it| (it.0.as_bytes().into(), it.1));
+        let holders = held
+            .live_holders(now)
+            .map(|it| (it.0.as_bytes().into(), it.1));
         Ok(Holding {
             is_shared: held.shared,
             holders: holders.collect(),

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::endpoint::connection::{Purpose, What};
+use crate::endpoint::connection::{Purpose, ReplyKind};
 use crate::endpoint::main_connection::Outage;
 use crate::endpoint::{ConnectionId, Endpoint, Note, Source, Timer, silent};
 use crate::engine;
@@ -13,7 +13,7 @@ use crate::engine::proof::NODES_MAX;
 use crate::error::{Failure, ServerError};
 use crate::servers::{Address, Tls};
 use crate::wire::resp::Frame;
-use crate::wire::topology::{self, Range, Redirect, Standing};
+use crate::wire::topology::{self, Range, Redirect, Reliability};
 
 /// The time limit for a server's report of the slots, the shortest interval
 /// between these reports, and the time limit for a server to which a slot is
@@ -52,7 +52,7 @@ struct Refresh {
     asked: Vec<(ConnectionId, Vec<Frame>)>,
     /// How long to wait for the connected servers.
     until: Instant,
-    best: Option<(Standing, Routes)>,
+    best: Option<(Reliability, Routes)>,
     failures: Vec<(String, Failure)>,
     /// Further servers to ask.
     rest: VecDeque<Address>,
@@ -215,8 +215,8 @@ impl Endpoint {
         };
         if let Some(connection) = self.connections.get_mut(&id) {
             let was_empty = connection.output.is_empty();
-            connection.write(now, &topology::slots(), What::Slots(number));
-            connection.write(now, &topology::info(), What::Slots(number));
+            connection.write(now, &topology::slots(), ReplyKind::Slots(number));
+            connection.write(now, &topology::info(), ReplyKind::Slots(number));
             self.has_output(now, id, was_empty);
         }
     }
@@ -246,7 +246,7 @@ impl Endpoint {
         let [slots, info] = frames.as_slice() else {
             return;
         };
-        let standing = topology::standing(info);
+        let reliability = topology::reliability(info);
         let ranges = match slots {
             Frame::Error(error) => Err(Failure::Server(error.clone())),
             slots => Ok(topology::ranges(slots, &host)),
@@ -260,8 +260,8 @@ impl Endpoint {
             match routes {
                 Ok(routes) => {
                     let best = refresh.best.as_ref();
-                    if best.is_none_or(|(known, _)| standing > *known) {
-                        refresh.best = Some((standing, routes));
+                    if best.is_none_or(|(known, _)| reliability > *known) {
+                        refresh.best = Some((reliability, routes));
                     }
                 }
                 Err(failure) if !is_main => refresh.failures.push((address, failure)),
@@ -308,7 +308,7 @@ impl Endpoint {
         let is_known = refresh
             .best
             .as_ref()
-            .is_some_and(|(standing, _)| standing.is_ok);
+            .is_some_and(|(reliability, _)| reliability.is_ok);
         let next = refresh.rest.pop_front().filter(|_| !is_known);
         let Some(address) = next else {
             return self.refresh_ends(now);

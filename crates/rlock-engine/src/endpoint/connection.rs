@@ -87,11 +87,11 @@ pub struct Greeting {
 #[derive(Debug)]
 pub(super) struct Expected {
     pub(super) sent: Instant,
-    pub(super) what: What,
+    pub(super) kind: ReplyKind,
 }
 
 #[derive(Debug)]
-pub(super) enum What {
+pub(super) enum ReplyKind {
     Hello,
     /// Part of the greeting that must succeed.
     Checked,
@@ -111,7 +111,7 @@ pub(super) enum What {
         replies: Vec<Frame>,
     },
     Question(Id),
-    /// Answered like [`What::Subscribed`], for the attempt of that number.
+    /// Answered like [`ReplyKind::Subscribed`], for the attempt of that number.
     Watched((Arc<[u8]>, Id)),
     /// The leader at that key, for the attempt of that number.
     Leader((Arc<[u8]>, Id)),
@@ -158,9 +158,9 @@ impl Connection {
         self.address.host().unwrap_or_default()
     }
 
-    pub(super) fn write(&mut self, now: Instant, command: &Command, what: What) {
+    pub(super) fn write(&mut self, now: Instant, command: &Command, kind: ReplyKind) {
         command.write(&mut self.output);
-        self.expected.push_back(Expected { sent: now, what });
+        self.expected.push_back(Expected { sent: now, kind });
     }
 
     /// When it fails if no bytes arrive until then; none while no reply is
@@ -187,22 +187,22 @@ impl Connection {
             let user = login.user.as_deref().unwrap_or("default");
             hello.arg("AUTH").arg(user).arg(password.expose());
         }
-        self.write(now, &hello, What::Hello);
+        self.write(now, &hello, ReplyKind::Hello);
         if login.database != 0 {
             let mut select = Command::new("SELECT");
             select.number(u64::from(login.database));
-            self.write(now, &select, What::Checked);
+            self.write(now, &select, ReplyKind::Checked);
         }
         // If the user may not set it, the owners still contain the name.
         if let Some(name) = name {
             let mut client = Command::new("CLIENT");
             client.arg("SETNAME").arg(name);
-            self.write(now, &client, What::Ignored);
+            self.write(now, &client, ReplyKind::Ignored);
         }
         for (what, value) in [("LIB-NAME", &library.0), ("LIB-VER", &library.1)] {
             let mut client = Command::new("CLIENT");
             client.arg("SETINFO").arg(what).arg(value);
-            self.write(now, &client, What::Ignored);
+            self.write(now, &client, ReplyKind::Ignored);
         }
     }
 
@@ -220,46 +220,51 @@ impl Connection {
         has_check: bool,
         channel: Channel,
     ) {
-        self.write(now, &Identity::question(), What::Identity);
+        self.write(now, &Identity::question(), ReplyKind::Identity);
         self.earlier = earlier.len();
         for identity in earlier {
             match identity {
-                Some(identity) => self.write(now, &identity.kill(), What::Killed),
+                Some(identity) => self.write(now, &identity.kill(), ReplyKind::Killed),
                 None => self.is_predecessor_gone = false,
             }
         }
         if has_check {
             let mut info = Command::new("INFO");
             info.arg("server").arg("replication").arg("rlock");
-            self.write(now, &info, What::Info);
+            self.write(now, &info, ReplyKind::Info);
             let mut get = Command::new("CONFIG");
             get.arg("GET").arg("rlock.startup-grace-ms");
             get.arg("appendonly").arg("appendfsync");
             get.arg("no-appendfsync-on-rewrite");
-            self.write(now, &get, What::Settings);
+            self.write(now, &get, ReplyKind::Settings);
         }
-        self.write(now, &requests::subscribe(&channel), What::Subscribed);
+        self.write(now, &requests::subscribe(&channel), ReplyKind::Subscribed);
         self.channel = Some(channel);
     }
 
     /// Handles a reply to the greeting; the error if the connection cannot be
     /// used.
-    fn greeted(&mut self, what: &What, frame: Frame) -> Result<(), Failure> {
-        match (what, frame) {
-            (What::Hello | What::Checked | What::Subscribed | What::Info, Frame::Error(error)) => {
+    fn greeted(&mut self, kind: &ReplyKind, frame: Frame) -> Result<(), Failure> {
+        match (kind, frame) {
+            (
+                ReplyKind::Hello | ReplyKind::Checked | ReplyKind::Subscribed | ReplyKind::Info,
+                Frame::Error(error),
+            ) => {
                 return Err(Failure::Server(error));
             }
-            (What::Hello, hello) => {
+            (ReplyKind::Hello, hello) => {
                 self.greeting.is_master = replies::is_master(&hello);
                 self.greeting.is_cluster = replies::is_cluster(&hello).unwrap_or(false);
             }
-            (What::Identity, frame) => self.identity = Identity::read(&frame),
+            (ReplyKind::Identity, frame) => self.identity = Identity::read(&frame),
             // 0 is also a success: the connection was already closed.
-            (What::Killed, frame) => self.is_predecessor_gone &= matches!(frame, Frame::Integer(_)),
-            (What::Info, frame) => {
+            (ReplyKind::Killed, frame) => {
+                self.is_predecessor_gone &= matches!(frame, Frame::Integer(_));
+            }
+            (ReplyKind::Info, frame) => {
                 self.greeting.info = frame.into_text().unwrap_or_default();
             }
-            (What::Settings, frame) => self.greeting.settings = settings(frame),
+            (ReplyKind::Settings, frame) => self.greeting.settings = settings(frame),
             _ => {}
         }
         Ok(())
@@ -300,7 +305,7 @@ impl Endpoint {
             (Purpose::Sentinel(_), Source::Sentinels(sentinels)) => {
                 // RESP2, because older Sentinels do not know `HELLO`.
                 if let Some(login) = sentinels.greeting() {
-                    connection.write(now, &login, What::Checked);
+                    connection.write(now, &login, ReplyKind::Checked);
                 } else {
                     connection.stage = Stage::Open;
                 }
@@ -393,7 +398,7 @@ impl Endpoint {
             return;
         };
         if let Some(Expected {
-            what: What::Request { left, replies, .. },
+            kind: ReplyKind::Request { left, replies, .. },
             ..
         }) = connection.expected.front_mut()
             && *left > 1
@@ -401,20 +406,23 @@ impl Endpoint {
             *left -= 1;
             return replies.push(frame);
         }
-        let front = connection.expected.front().map(|it| &it.what);
-        if matches!((front, &frame), (Some(What::Unwatched(_)), Frame::Error(_))) {
+        let front = connection.expected.front().map(|it| &it.kind);
+        if matches!(
+            (front, &frame),
+            (Some(ReplyKind::Unwatched(_)), Frame::Error(_))
+        ) {
             return;
         }
         let expected = connection.expected.pop_front();
         if connection.expected.is_empty() {
             connection.expected.shrink_to(EXPECTED_KEPT);
         }
-        let Some(Expected { what, .. }) = expected else {
+        let Some(Expected { kind, .. }) = expected else {
             let failure = Failure::Protocol("a reply without a request".to_owned());
             return self.give_up(now, id, failure);
         };
-        match what {
-            What::Request {
+        match kind {
+            ReplyKind::Request {
                 id: request_id,
                 request,
                 mut replies,
@@ -428,15 +436,15 @@ impl Endpoint {
                 };
                 self.replied(now, id, request_id, &request, result);
             }
-            What::Question(call) => self.question_is_answered(now, id, call, frame),
-            What::Watched(asked) => self.watch_is_refused(now, id, &asked, frame),
-            What::Leader(asked) => self.leader_reply(now, id, &asked, frame),
-            What::Unwatched(_) => {}
-            What::Separate => self.separate_replied(now, id, frame),
-            What::Sentinel => self.sentinel_reply(now, id, frame),
-            What::Slots(refresh) => self.slots_reply(now, id, refresh, frame),
-            what => {
-                let outcome = connection.greeted(&what, frame);
+            ReplyKind::Question(call) => self.question_is_answered(now, id, call, frame),
+            ReplyKind::Watched(asked) => self.watch_is_refused(now, id, &asked, frame),
+            ReplyKind::Leader(asked) => self.leader_reply(now, id, &asked, frame),
+            ReplyKind::Unwatched(_) => {}
+            ReplyKind::Separate => self.separate_replied(now, id, frame),
+            ReplyKind::Sentinel => self.sentinel_reply(now, id, frame),
+            ReplyKind::Slots(refresh) => self.slots_reply(now, id, refresh, frame),
+            kind => {
+                let outcome = connection.greeted(&kind, frame);
                 self.continue_greeting(now, id, outcome);
             }
         }
@@ -494,15 +502,15 @@ impl Endpoint {
                     return;
                 };
                 let front = connection.expected.front();
-                match front.map(|it| &it.what) {
-                    Some(What::Subscribed) => {
+                match front.map(|it| &it.kind) {
+                    Some(ReplyKind::Subscribed) => {
                         connection.expected.pop_front();
                         self.continue_greeting(now, id, Ok(()));
                     }
-                    Some(What::Watched(_)) => {
+                    Some(ReplyKind::Watched(_)) => {
                         connection.expected.pop_front();
                     }
-                    Some(&What::Question(call)) if self.settings.is_probe => {
+                    Some(&ReplyKind::Question(call)) if self.settings.is_probe => {
                         connection.expected.pop_front();
                         self.question_is_answered(now, id, call, Frame::Push(push.to_vec()));
                     }

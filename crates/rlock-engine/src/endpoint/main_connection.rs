@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::endpoint::connection::{Connection, Expected, Purpose, What};
+use crate::endpoint::connection::{Connection, Expected, Purpose, ReplyKind};
 use crate::endpoint::{ConnectionId, Endpoint, Note, Outcome, Source, Timer, To, sentinels};
 use crate::engine::instant::Instant;
 use crate::engine::node::{Node, Routes, slot_of};
@@ -217,13 +217,15 @@ impl Endpoint {
         let is_left = false;
         self.engine
             .handle(now, engine::Event::ConnectionDown { node, is_left });
-        for Expected { what, .. } in connection.expected {
-            match what {
-                What::Request { id, .. } => {
+        for Expected { kind, .. } in connection.expected {
+            match kind {
+                ReplyKind::Request { id, .. } => {
                     self.answered(now, id, Err(Fault::Broken(failure.clone())));
                 }
-                What::Question(call) => self.question_is_lost(now, call, failure.clone()),
-                What::Slots(_) => self.slots_failed(now, main, address.clone(), failure.clone()),
+                ReplyKind::Question(call) => self.question_is_lost(now, call, failure.clone()),
+                ReplyKind::Slots(_) => {
+                    self.slots_failed(now, main, address.clone(), failure.clone());
+                }
                 _ => {}
             }
         }

@@ -44,7 +44,7 @@ mod separate;
 
 use cluster::Cluster;
 pub use connection::Greeting;
-use connection::{Connection, Expected, Purpose, What};
+use connection::{Connection, Expected, Purpose, ReplyKind};
 use main_connection::{MainConnection, Start};
 use observers::Watch;
 pub use observers::{Change, Proclaimed};
@@ -624,7 +624,7 @@ impl Endpoint {
         let left = requests::encode(&request, channel, &mut connection.output);
         connection.expected.push_back(Expected {
             sent: now,
-            what: What::Request {
+            kind: ReplyKind::Request {
                 id,
                 request,
                 left,

@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::endpoint::connection::What;
+use crate::endpoint::connection::ReplyKind;
 use crate::endpoint::{Action, ConnectionId, Endpoint, Note, Timer, silent};
 use crate::engine::instant::Instant;
 use crate::engine::node::Node;
@@ -97,7 +97,7 @@ pub(super) struct Watch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     /// The server is not connected.
-    Link,
+    NoConnection,
     /// It is retried at this moment.
     Pause(Instant),
     /// The server was asked for the leader, in that attempt.
@@ -124,7 +124,7 @@ impl Endpoint {
         let watch = Watch {
             observers: BTreeMap::from([(observer, false)]),
             known: Known::default(),
-            stage: Stage::Link,
+            stage: Stage::NoConnection,
             node: None,
             main: None,
             attempts: 0,
@@ -161,7 +161,7 @@ impl Endpoint {
         };
         watch.stage = match main {
             Some(_) => Stage::Asked(attempt),
-            None => Stage::Link,
+            None => Stage::NoConnection,
         };
         let before = std::mem::replace(&mut watch.main, main).filter(|it| Some(*it) != main);
         if let Some(before) = before {
@@ -176,8 +176,8 @@ impl Endpoint {
             let was_empty = connection.output.is_empty();
             let subscribe = requests::subscribe_values(key, is_sharded);
             let asked = || (Arc::clone(key), attempt);
-            connection.write(now, &subscribe, What::Watched(asked()));
-            connection.write(now, &requests::info(key), What::Leader(asked()));
+            connection.write(now, &subscribe, ReplyKind::Watched(asked()));
+            connection.write(now, &requests::info(key), ReplyKind::Leader(asked()));
             self.has_output(now, main, was_empty);
         }
     }
@@ -194,7 +194,11 @@ impl Endpoint {
             requests::unsubscribe_values(key, is_sharded).write(&mut connection.output);
             // The reply is never an error, so it separates the errors of other
             // commands.
-            connection.write(now, &requests::hello(), What::Unwatched(Arc::clone(key)));
+            connection.write(
+                now,
+                &requests::hello(),
+                ReplyKind::Unwatched(Arc::clone(key)),
+            );
             self.has_output(now, main, was_empty);
         }
     }
@@ -233,7 +237,7 @@ impl Endpoint {
     pub(super) fn resume_watches(&mut self, now: Instant) {
         let routes = self.engine.routes();
         let is_selected = |(key, watch): &(&Arc<[u8]>, &Watch)| match watch.stage {
-            Stage::Link => true,
+            Stage::NoConnection => true,
             Stage::Pause(_) => false,
             Stage::Asked(_) | Stage::Followed => watch.node != Some(routes.node_of(key)),
         };
@@ -263,7 +267,7 @@ impl Endpoint {
     pub(super) fn watches_are_lost(&mut self, main: ConnectionId) {
         for watch in self.watches.values_mut() {
             if watch.main == Some(main) {
-                (watch.main, watch.stage) = (None, Stage::Link);
+                (watch.main, watch.stage) = (None, Stage::NoConnection);
             }
         }
     }
@@ -412,9 +416,9 @@ impl Endpoint {
         let Some(connection) = self.connections.get(&main) else {
             return;
         };
-        let expected = || connection.expected.iter().map(|it| &it.what);
+        let expected = || connection.expected.iter().map(|it| &it.kind);
         let is_asked = |key: &[u8]| {
-            expected().any(|it| matches!(it, What::Unwatched(asked) if **asked == *key))
+            expected().any(|it| matches!(it, ReplyKind::Unwatched(asked) if **asked == *key))
         };
         let keys = requests::keys_of_channel(channel);
         let keys = keys.filter(|key| self.watches.contains_key(*key) && !is_asked(key));

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::endpoint::connection::What;
+use crate::endpoint::connection::ReplyKind;
 use crate::endpoint::{ConnectionId, Endpoint, Outcome, Timer};
 use crate::engine::instant::Instant;
 use crate::engine::node::Node;
@@ -39,7 +39,7 @@ pub(super) struct Question {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     /// The server is not connected.
-    Link(Node),
+    NoConnection(Node),
     /// It is asked again at this moment.
     Pause(Instant),
     Asked(Node),
@@ -86,13 +86,13 @@ impl Endpoint {
         let Some(question) = self.questions.get_mut(&call) else {
             return;
         };
-        question.stage = Stage::Link(node);
+        question.stage = Stage::NoConnection(node);
         if let Some(main) = main
             && let Some(connection) = self.connections.get_mut(&main)
         {
             question.stage = Stage::Asked(node);
             let was_empty = connection.output.is_empty();
-            connection.write(now, &question.command, What::Question(call));
+            connection.write(now, &question.command, ReplyKind::Question(call));
             self.has_output(now, main, was_empty);
         }
         self.set_question_timer(call);
@@ -104,7 +104,7 @@ impl Endpoint {
         };
         let pause = match question.stage {
             Stage::Pause(until) => Some(until),
-            Stage::Link(_) | Stage::Asked(_) => None,
+            Stage::NoConnection(_) | Stage::Asked(_) => None,
         };
         let due = question.deadline.into_iter().chain(pause).min();
         let before = std::mem::replace(&mut question.timer_due, due);
@@ -126,7 +126,7 @@ impl Endpoint {
     /// Asks the questions that waited for a connection.
     pub(super) fn resume_questions(&mut self, now: Instant) {
         let waiting = self.questions.iter();
-        let waiting = waiting.filter(|(_, it)| matches!(it.stage, Stage::Link(_)));
+        let waiting = waiting.filter(|(_, it)| matches!(it.stage, Stage::NoConnection(_)));
         let waiting: Vec<Id> = waiting.map(|(call, _)| *call).collect();
         for call in waiting {
             self.ask(now, call);
@@ -139,7 +139,7 @@ impl Endpoint {
             return;
         }
         let waiting = self.questions.iter();
-        let waiting = waiting.filter(|(_, it)| it.stage == Stage::Link(node));
+        let waiting = waiting.filter(|(_, it)| it.stage == Stage::NoConnection(node));
         let waiting: Vec<Id> = waiting.map(|(call, _)| *call).collect();
         for call in waiting {
             let error = Error::Connect(failure.clone());

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::endpoint::connection::{Purpose, Stage, What};
+use crate::endpoint::connection::{Purpose, ReplyKind, Stage};
 use crate::endpoint::{ConnectionId, Endpoint, Source, Timer};
 use crate::engine::instant::Instant;
 use crate::engine::node::Node;
@@ -160,7 +160,7 @@ impl Endpoint {
         }
         let was_empty = connection.output.is_empty();
         for question in Named::questions(&sentinels.master) {
-            connection.write(now, &question, What::Sentinel);
+            connection.write(now, &question, ReplyKind::Sentinel);
         }
         self.has_output(now, id, was_empty);
     }

@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 
 use crate::endpoint::cluster::ASKED_EVERY;
-use crate::endpoint::connection::{Purpose, Stage, What};
+use crate::endpoint::connection::{Purpose, ReplyKind, Stage};
 use crate::endpoint::{Action, ConnectionId, Endpoint, silent};
 use crate::engine::Id;
 use crate::engine::instant::Instant;
@@ -143,14 +143,14 @@ impl Endpoint {
                 }
             };
             for command in &commands {
-                connection.write(now, command, What::Separate);
+                connection.write(now, command, ReplyKind::Separate);
             }
             separate.expected += commands.len();
             separate.sent.push((request_id, request, commands.len()));
         }
         if let (Kind::Replicas { count, .. }, false) = (&separate.kind, separate.sent.is_empty()) {
             let wait = requests::wait(*count, self.settings.limits.replication);
-            connection.write(now, &wait, What::Separate);
+            connection.write(now, &wait, ReplyKind::Separate);
             separate.expected += 1;
         }
         let is_over = separate.sent.is_empty() && matches!(separate.kind, Kind::Asking(_));

@@ -12,7 +12,7 @@ use crate::engine::claims::Claims;
 use crate::engine::hold::{Grant, HeldKeys, Hold};
 use crate::engine::instant::Instant;
 use crate::engine::leaving::CleanUp;
-use crate::engine::request::{By, Reply, Request, Sent};
+use crate::engine::request::{Reply, Request, Requester, Sent};
 use crate::engine::terms::{Ask, Queueing, Terms, Value, validity_end};
 use crate::engine::work::{Context, Input, Next, Stage, Task, Work};
 use crate::engine::{ConnectionState, Engine, Id, Outcome};
@@ -163,7 +163,7 @@ impl Call {
                 if hold.guards == 0
                     && (hold.ask != self.ask || hold.proof.claims.count() != count) =>
             {
-                return Next::GoBehind;
+                return Next::YieldTurn;
             }
             HeldKeys::Same(live, hold) => (live, hold),
             HeldKeys::Otherwise(hold) => {
@@ -403,7 +403,7 @@ impl Call {
                         if is_plain && is_fresh && !at.engine.is_lost(&at.work.claims, fence) =>
                     {
                         let sent = Sent {
-                            by: By::Work(at.work.id),
+                            by: Requester::Work(at.work.id),
                             node: at.work.node,
                             connection,
                             is_separate: false,

@@ -61,16 +61,16 @@ impl Hash for Name {
 }
 
 /// A table whose keys are names, which carry their hash, or consecutive numbers.
-pub type Table<K, V> = HashMap<K, V, BuildHasherDefault<Spread>>;
+pub type Table<K, V> = HashMap<K, V, BuildHasherDefault<IdHasher>>;
 
 /// A set of numbers.
-pub(super) type Numbers = HashSet<Id, BuildHasherDefault<Spread>>;
+pub(super) type Numbers = HashSet<Id, BuildHasherDefault<IdHasher>>;
 
 /// A hasher that spreads numbers over all bits.
 #[derive(Debug, Default)]
-pub struct Spread(u64);
+pub struct IdHasher(u64);
 
-impl Hasher for Spread {
+impl Hasher for IdHasher {
     fn finish(&self) -> u64 {
         self.0
     }

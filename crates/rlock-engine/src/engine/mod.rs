@@ -292,7 +292,7 @@ impl Engine {
         &mut self,
         now: Instant,
         (node, connection): (Node, u64),
-        by: request::By,
+        by: request::Requester,
         request: Request,
     ) -> Id {
         let id = self.next_id();
@@ -325,12 +325,12 @@ impl Engine {
             self.mark_alive(node, known_good, now);
         }
         match sent.by {
-            request::By::Work(id) => self.work_reply(now, id, request, sent, result),
-            request::By::Renewal(renewal) => {
+            request::Requester::Work(id) => self.work_reply(now, id, request, sent, result),
+            request::Requester::Renewal(renewal) => {
                 self.renewal_reply(now, sent, renewal, result);
                 self.renew_waiting(now, node);
             }
-            request::By::Ping => self.heartbeat_reply(now, node),
+            request::Requester::Ping => self.heartbeat_reply(now, node),
         }
     }
 

@@ -169,7 +169,7 @@ pub enum Reply {
 /// A request that is not yet answered.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sent {
-    pub(super) by: By,
+    pub(super) by: Requester,
     pub(super) node: Node,
     pub(super) connection: u64,
     pub(super) is_separate: bool,
@@ -188,7 +188,7 @@ pub(super) struct Renewal {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum By {
+pub(super) enum Requester {
     Work(Id),
     Renewal(Renewal),
     Ping,

@@ -31,7 +31,7 @@ use crate::engine::claims::Numbers;
 use crate::engine::hold::Grant;
 use crate::engine::instant::Instant;
 use crate::engine::node::Node;
-use crate::engine::request::{By, Renewal, Reply, Request, Sent};
+use crate::engine::request::{Renewal, Reply, Request, Requester, Sent};
 use crate::engine::terms::{Terms, Value, validity_end};
 use crate::engine::work::{Context, Input, Next, Task, Work};
 use crate::engine::{Action, ConnectionState, Engine, Id, Outcome, Timer};
@@ -213,7 +213,7 @@ impl Engine {
         hold.renewing = Some(now);
         let silence = now + (lease / 3).max(SILENCE_MIN);
         self.node_state(node).renewals.underway += 1;
-        let by = By::Renewal(Renewal {
+        let by = Requester::Renewal(Renewal {
             hold: id,
             lease,
             fence,
@@ -482,7 +482,7 @@ impl Engine {
         let is_new = state.renewals.ping.is_none();
         let sent = *state.renewals.ping.get_or_insert(now);
         if is_new {
-            self.send(now, (node, number), By::Ping, Request::Ping);
+            self.send(now, (node, number), Requester::Ping, Request::Ping);
         }
         let silence = grace.map(|grace| sent + (grace / 2).max(HEARTBEAT.0));
         if silence.is_some_and(|silence| silence <= now) {

@@ -20,7 +20,7 @@ use crate::engine::claims::Claims;
 use crate::engine::instant::Instant;
 use crate::engine::leaving::{CleanUp, Downgrade, Leaving};
 use crate::engine::node::Node;
-use crate::engine::request::{By, Reply, Request, Sent};
+use crate::engine::request::{Reply, Request, Requester, Sent};
 use crate::engine::watchdog::Extension;
 use crate::engine::{Action, ConnectionState, Engine, Id, Outcome, Timer};
 use crate::error::{Error, Failure, Fault};
@@ -120,7 +120,7 @@ pub(super) enum Next {
     /// Keep waiting for the same.
     Stay,
     /// Let the operations behind it go first.
-    GoBehind,
+    YieldTurn,
     /// Clean up what it left, behind the requests in progress.
     CleanUp(CleanUp),
     /// End; the outcome is for the caller, if there is one.
@@ -302,7 +302,7 @@ impl Engine {
                 }
                 Next::Send(request) => match self.connection(node) {
                     ConnectionState::Up { number, .. } => {
-                        let by = By::Work(id);
+                        let by = Requester::Work(id);
                         break Stage::Asked(self.send(now, (node, number), by, request));
                     }
                     ConnectionState::Idle | ConnectionState::Down | ConnectionState::Closed => {
@@ -311,9 +311,9 @@ impl Engine {
                 },
                 Next::Wait(stage) => break stage,
                 Next::Stay => break work.progress.stage,
-                Next::GoBehind => {
+                Next::YieldTurn => {
                     work.progress.has_begun = false;
-                    self.go_behind(&work.progress);
+                    self.yield_turn(&work.progress);
                     break Stage::Turn;
                 }
                 Next::CleanUp(clean_up) => {
@@ -389,7 +389,7 @@ impl Engine {
         claims.all(|claim| claim.is_some_and(|claim| claim.queue.front() == Some(&work.id)))
     }
 
-    fn go_behind(&mut self, work: &Progress) {
+    fn yield_turn(&mut self, work: &Progress) {
         for name in work.claims.names() {
             if let Some(claim) = self.claims.get_mut(name) {
                 claim.queue.retain(|queued| *queued != work.id);

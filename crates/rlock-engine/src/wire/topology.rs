@@ -34,7 +34,7 @@ pub fn info() -> Command {
 
 /// The reliability of a server's report about the slots; the largest counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Standing {
+pub struct Reliability {
     /// Whether it serves its slots. A server without contact to a majority does
     /// not serve them, and does not know what the other servers have agreed on.
     pub is_ok: bool,
@@ -43,19 +43,19 @@ pub struct Standing {
 }
 
 /// Reads the reply to [`info`]; missing fields count as the lowest values.
-pub fn standing(reply: &Frame) -> Standing {
+pub fn reliability(reply: &Frame) -> Reliability {
     let text = String::from_utf8_lossy(reply.as_bytes().unwrap_or_default());
     let fields = text.lines().filter_map(|line| line.split_once(':'));
-    fields.fold(Standing::default(), |standing, field| match field {
-        ("cluster_state", state) => Standing {
+    fields.fold(Reliability::default(), |reliability, field| match field {
+        ("cluster_state", state) => Reliability {
             is_ok: state == "ok",
-            ..standing
+            ..reliability
         },
-        ("cluster_current_epoch", epoch) => Standing {
+        ("cluster_current_epoch", epoch) => Reliability {
             epoch: epoch.parse().unwrap_or(0),
-            ..standing
+            ..reliability
         },
-        _ => standing,
+        _ => reliability,
     })
 }
 
@@ -222,11 +222,11 @@ mod tests {
 
     #[test]
     fn the_newest_answer_of_a_server_in_service_counts() {
-        let read_info = |lines: &str| standing(&bulk(lines));
+        let read_info = |lines: &str| reliability(&bulk(lines));
         let cut_off = read_info("cluster_state:fail\r\ncluster_current_epoch:9\r\n");
         let before = read_info("cluster_state:ok\r\ncluster_current_epoch:7\r\n");
         let now = read_info("cluster_state:ok\r\ncluster_size:3\r\ncluster_current_epoch:8\r\n");
-        assert!(standing(&Frame::Nil) < cut_off && cut_off < before && before < now);
+        assert!(reliability(&Frame::Nil) < cut_off && cut_off < before && before < now);
     }
 
     #[test]

@@ -53,7 +53,7 @@ pub(crate) struct Client {
 
 /// How a request reaches a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum Via {
     Link,
     /// By a connection that only asks for a moving slot.
     Asking,
@@ -86,7 +86,7 @@ pub(crate) enum WorldEvent {
     Asked {
         server: usize,
         session: u64,
-        way: Way,
+        via: Via,
         id: Id,
         request: Request,
     },

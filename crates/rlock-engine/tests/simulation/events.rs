@@ -6,7 +6,7 @@ use rlock_engine::engine::{Action, Event, Id};
 use rlock_engine::error::Fault;
 
 use crate::carry_out::claims_of;
-use crate::client::{Way, WorldEvent};
+use crate::client::{Via, WorldEvent};
 use crate::cluster::Answer;
 use crate::links::RESPONSE_LIMIT;
 use crate::operation::KEYS;
@@ -82,7 +82,7 @@ impl World {
         let event = WorldEvent::Asked {
             server,
             session,
-            way: Way::Link,
+            via: Via::Link,
             id,
             request,
         };
@@ -102,10 +102,10 @@ impl World {
             WorldEvent::Asked {
                 server,
                 session,
-                way,
+                via,
                 id,
                 request,
-            } => self.arrives(client, server, (session, way), id, request),
+            } => self.arrives(client, server, (session, via), id, request),
             WorldEvent::Replied {
                 id, moved, result, ..
             } => self.replied(client, id, moved, result),
@@ -194,23 +194,23 @@ impl World {
         &mut self,
         client: usize,
         server: usize,
-        (session, way): (u64, Way),
+        (session, via): (u64, Via),
         id: Id,
         request: Request,
     ) {
         let this = &mut self.servers[server];
         if !this.sessions.contains_key(&session) {
-            if way != Way::Link {
+            if via != Via::Link {
                 self.is_not_there(client, id);
             }
             return;
         }
         if this.is_down(self.now) {
             let time = this.down_until - self.now;
-            match way {
-                Way::Separate => self.separate_is_silent(client, id),
-                Way::Link => self.later(RESPONSE_LIMIT, client, WorldEvent::Unanswered { id }),
-                Way::Asking => {
+            match via {
+                Via::Separate => self.separate_is_silent(client, id),
+                Via::Link => self.later(RESPONSE_LIMIT, client, WorldEvent::Unanswered { id }),
+                Via::Asking => {
                     self.later(RESPONSE_LIMIT, client, WorldEvent::Unanswered { id });
                     self.later(RESPONSE_LIMIT, client, WorldEvent::Closes { session });
                 }
@@ -218,18 +218,18 @@ impl World {
             let asked = WorldEvent::Asked {
                 server,
                 session,
-                way,
+                via,
                 id,
                 request,
             };
             return self.later(time, client, asked);
         }
         this.set_time(self.now);
-        let is_asking = way == Way::Asking;
+        let is_asking = via == Via::Asking;
         let (moved, result) = match self.answer(server, session, &request, is_asking) {
             Answer::Reply(result) => (None, result),
             Answer::Moved(slot, to) => (Some((slot, to)), Err(Fault::Moved(moved("MOVED")))),
-            Answer::Ask(to) if request.is_of_a_hold() && way == Way::Link => {
+            Answer::Ask(to) if request.is_of_a_hold() && via == Via::Link => {
                 return self.asks_there(client, to, id, request);
             }
             Answer::Ask(_) => (None, Err(Fault::Moved(moved("ASK")))),
@@ -252,12 +252,12 @@ impl World {
             moved,
             result,
         };
-        if way == Way::Asking {
+        if via == Via::Asking {
             self.later(late, client, WorldEvent::Closes { session });
         }
         let links = self.clients[client].links.values_mut();
         let mut links = links.filter(|link| link.session == session && !link.is_cut);
-        if way != Way::Link {
+        if via != Via::Link {
             self.later(late, client, replied(now + late));
         } else if let Some(link) = links.next() {
             link.at_client = link.at_client.max(now + late) + 1;
@@ -280,7 +280,7 @@ impl World {
         let asked = WorldEvent::Asked {
             server,
             session,
-            way: Way::Asking,
+            via: Via::Asking,
             id,
             request,
         };
@@ -311,7 +311,7 @@ impl World {
         let asked = WorldEvent::Asked {
             server,
             session,
-            way: Way::Separate,
+            via: Via::Separate,
             id,
             request,
         };

@@ -182,7 +182,7 @@ impl World {
         for ((_, key), stored) in &this.core.store.keys {
             let Some(held) = stored.held() else { continue };
             let copied = copy.get(&(0, key.clone())).and_then(Stored::held);
-            for (owner, holder) in held.lives(now) {
+            for (owner, holder) in held.live_holders(now) {
                 let same = copied.and_then(|it| Some((it.shared, it.live(now, owner)?)));
                 let is_known = same.is_some_and(|(shared, it)| {
                     shared == held.shared

@@ -85,14 +85,16 @@ impl Pair {
         let data = &self.model.locks[key].data;
         let stored = self.driver.store.get(now, name(key));
         let held = stored.map(|it| it.held());
-        let nobody = |held: &Held| held.lives(now).next().is_none();
+        let nobody = |held: &Held| held.live_holders(now).next().is_none();
         match (held, data.lock()) {
             (None, None) => *data == Data::Absent,
             (Some(None), None) => *data != Data::Absent,
             (Some(None), Some(_)) => false,
-            (None, Some(hash)) => self.lives(hash).next().is_none(),
+            (None, Some(hash)) => self.live_holders(hash).next().is_none(),
             (Some(Some(held)), None) => *data == Data::Absent && nobody(held),
-            (Some(Some(held)), Some(hash)) if nobody(held) => self.lives(hash).next().is_none(),
+            (Some(Some(held)), Some(hash)) if nobody(held) => {
+                self.live_holders(hash).next().is_none()
+            }
             (Some(Some(held)), Some(hash)) => self.is_alike(now, held, hash),
         }
     }
@@ -104,8 +106,8 @@ impl Pair {
         let is_undone = |it: Fence| Some(it) > fence && it.get() < Fence::MAX;
         let fences = held.fence == fence || (held.shared && held.fence.is_some_and(is_undone));
         let has = |it: &Holder| {
-            let lives = held.live(now, &it.owner);
-            lives.is_some_and(|other| {
+            let live_holders = held.live(now, &it.owner);
+            live_holders.is_some_and(|other| {
                 (other.count, other.permits) == (it.count, it.permits)
                     && other.fence == it.fence.and_then(|it| self.fence(it))
                     && other.deadline.millis() == hash.end_of(it)
@@ -115,11 +117,11 @@ impl Pair {
         fences
             && value.as_deref() == hash.published()
             && held.shared == hash.is_shared()
-            && held.lives(now).count() == self.lives(hash).count()
-            && self.lives(hash).all(has)
+            && held.live_holders(now).count() == self.live_holders(hash).count()
+            && self.live_holders(hash).all(has)
     }
 
-    fn lives<'a>(&'a self, hash: &'a Hash) -> impl Iterator<Item = &'a Holder> {
+    fn live_holders<'a>(&'a self, hash: &'a Hash) -> impl Iterator<Item = &'a Holder> {
         let now = self.model.now;
         let holders = hash.holders.iter();
         holders.filter(move |it| hash.end_of(it) >= now)

@@ -213,22 +213,22 @@ impl Server {
         }
         let held = self.core.store.get(self.core.now, name(key));
         let held = held.and_then(Stored::held);
-        let lives = held.map(|held| held.lives(self.core.now));
-        let lives: Vec<_> = lives.into_iter().flatten().collect();
+        let live_holders = held.map(|held| held.live_holders(self.core.now));
+        let live_holders: Vec<_> = live_holders.into_iter().flatten().collect();
         let number = |fence: Option<Fence>| match fence {
             Some(fence) => format!(":{fence}\r\n"),
             None => "_\r\n".to_owned(),
         };
         let mode = match held {
-            Some(held) if held.shared && !lives.is_empty() => "shared",
-            Some(_) if !lives.is_empty() => "exclusive",
+            Some(held) if held.shared && !live_holders.is_empty() => "shared",
+            Some(_) if !live_holders.is_empty() => "exclusive",
             _ => "free",
         };
         let value = held.and_then(|held| held.value.as_deref());
         let value = value.map_or("_\r\n".to_owned(), |value| {
             bulk(&String::from_utf8_lossy(value))
         });
-        let holders = lives.iter().map(|(owner, it)| {
+        let holders = live_holders.iter().map(|(owner, it)| {
             let left = it.deadline.millis() - self.core.now.millis();
             map(&[
                 ("owner", bulk(owner)),
@@ -244,7 +244,7 @@ impl Server {
         map(&[
             ("mode", bulk(mode)),
             ("fence", number(held.and_then(|held| held.fence))),
-            ("holders", format!("*{}\r\n{holders}", lives.len())),
+            ("holders", format!("*{}\r\n{holders}", live_holders.len())),
             ("queued", ":0\r\n".to_owned()),
             ("waiters", "*0\r\n".to_owned()),
         ])

@@ -41,7 +41,7 @@ impl Held {
 
     /// The holders whose leases are not over, each until its own end or the
     /// key's.
-    pub fn lives(&self, now: Timestamp) -> impl Iterator<Item = (&String, Holder)> {
+    pub fn live_holders(&self, now: Timestamp) -> impl Iterator<Item = (&String, Holder)> {
         let all = self.holders.iter();
         let all = all.map(|(owner, it)| (owner, self.cut(it)));
         all.filter(move |it| !it.1.deadline.has_passed(now))
@@ -268,8 +268,8 @@ impl Holders for Others<'_> {
     fn visit(&self, name: Name<'_>, visit: &mut VisitHolder<'_>) {
         let held = self.store.get(self.now, name).and_then(Stored::held);
         if let Some(held) = held {
-            let mut lives = held.lives(self.now);
-            let _ = lives.try_for_each(|(owner, it)| {
+            let mut live_holders = held.live_holders(self.now);
+            let _ = live_holders.try_for_each(|(owner, it)| {
                 visit(owner.as_bytes(), held.shared.then_some(it.permits))
             });
         }

@@ -25,7 +25,7 @@ pub enum Rule {
     /// Every call ends within its limit.
     Bound,
     /// An owner that lost a lock learns of it within its lease.
-    Told,
+    Notified,
     /// Nothing is left at the end.
     Remains,
     /// Without faults, the server continues to grant each lock.
@@ -218,7 +218,7 @@ fn check_notified(history: &History, holds: &[&Hold], found: &mut Vec<Violation>
                 continue;
             };
             found.push(Violation {
-                rule: Rule::Told,
+                rule: Rule::Notified,
                 key: hold.key,
                 moment: last,
                 text: format!(

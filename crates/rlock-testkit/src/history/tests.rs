@@ -174,7 +174,7 @@ fn a_holder_that_is_not_notified_of_its_loss_is_found() {
     assert_eq!(rules(&history(&held_until(4 * SECOND), &forced())), []);
     assert_eq!(
         rules(&history(&held_until(5 * SECOND), &forced())),
-        [Rule::Told]
+        [Rule::Notified]
     );
     let after = [hold("x", 1, 2 * SECOND + 1, 9 * SECOND)];
     assert_eq!(rules(&history(&after, &forced())), []);

@@ -46,7 +46,7 @@ impl Model {
         let Some(own) = self.place_of_any(keys, ask.owner()) else {
             return keys.iter().all(|at| self.waiting_at(*at).is_empty());
         };
-        if own.is_like(keys, ask, kind) && (own.is_kept() || !is_try) {
+        if own.repeats(keys, ask, kind) && (own.is_kept() || !is_try) {
             let first = |at: &usize| self.ahead_of(*at, own.id).is_empty();
             return keys.iter().all(first);
         }
@@ -64,12 +64,12 @@ impl Model {
             return Reply::QUEUE_FULL;
         }
         let own = self.place_of_any(keys, ask.owner());
-        let is_counted = own.is_some_and(|it| it.is_like(keys, ask, kind));
+        let is_counted = own.is_some_and(|it| it.repeats(keys, ask, kind));
         let is_free = self.locks[keys[0]].data.holders().is_empty();
         if !is_counted && !is_free && self.is_one_shared_too_many(ask) {
             return Reply::QUEUE_FULL;
         }
-        self.use_up_place(keys, ask, kind);
+        self.consume_place(keys, ask, kind);
         let fence = self.next_fence(keys);
         self.counters.grants += 1;
         for at in keys {
@@ -98,9 +98,9 @@ impl Model {
     }
 
     /// The owner no longer has to wait for these keys.
-    pub(super) fn use_up_place(&mut self, keys: &[usize], ask: &Ask<'_>, kind: Kind) {
+    pub(super) fn consume_place(&mut self, keys: &[usize], ask: &Ask<'_>, kind: Kind) {
         let own = self.place_of_any(keys, ask.owner());
-        let Some(own) = own.filter(|it| it.is_like(keys, ask, kind)).cloned() else {
+        let Some(own) = own.filter(|it| it.repeats(keys, ask, kind)).cloned() else {
             return;
         };
         if own.is_kept() {

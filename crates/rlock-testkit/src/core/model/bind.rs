@@ -99,7 +99,7 @@ impl Model {
 
     fn watched_places(&self, keys: &[usize], ask: &Ask<'_>, kind: Kind) -> usize {
         let place = self.place_of_any(keys, ask.owner());
-        let place = place.filter(|it| it.is_like(keys, ask, kind) && it.watches());
+        let place = place.filter(|it| it.repeats(keys, ask, kind) && it.watches());
         place.map_or(0, |it| it.keys.len())
     }
 

@@ -91,8 +91,8 @@ impl Model {
         let Some(hash) = data.lock() else {
             return false;
         };
-        let lives = hash.holders.iter().filter(|it| hash.end_of(it) >= self.now);
-        let others = lives.filter(|it| it.owner != owner);
+        let live_holders = hash.holders.iter().filter(|it| hash.end_of(it) >= self.now);
+        let others = live_holders.filter(|it| it.owner != owner);
         let mut others = others.filter(|it| stuck.contains(&it.owner.as_str()));
         match mode {
             Mode::Shared { permits, limit } if data.is_shared() => {

@@ -51,7 +51,7 @@ impl Model {
     }
 
     /// Resolves the first request in the queue, if it has an outcome.
-    pub(super) fn serve_front(&mut self, at: usize) -> bool {
+    pub(super) fn serve_first(&mut self, at: usize) -> bool {
         let Some(front) = self.waiting_at(at).first().map(|it| (*it).clone()) else {
             return false;
         };

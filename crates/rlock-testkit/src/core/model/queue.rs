@@ -8,7 +8,7 @@ use crate::core::messages::{Ask, Error, MessageKind, Outcome, Reply};
 impl Waiting {
     /// Whether a request repeats this one. An upgrade asks for one key in
     /// exclusive mode.
-    pub(super) fn is_like(&self, keys: &[usize], ask: &Ask<'_>, kind: Kind) -> bool {
+    pub(super) fn repeats(&self, keys: &[usize], ask: &Ask<'_>, kind: Kind) -> bool {
         let exclusive = |mode| mode == Mode::Exclusive;
         let same_mode = exclusive(self.wanted.mode) == exclusive(ask.request.options.mode);
         let same_kind = (self.kind == Kind::Many) == (kind == Kind::Many);
@@ -109,7 +109,7 @@ impl Model {
         ask: &Ask<'static>,
         kind: Kind,
     ) -> Reply<u64> {
-        if !place.is_like(keys, ask, kind) {
+        if !place.repeats(keys, ask, kind) {
             return Reply::Error(Error::OtherRequest);
         }
         if self.lacks_watches_to_queue(keys, ask, kind) {

@@ -39,7 +39,7 @@ impl Model {
         self.locks[at].touched = true;
         self.forget_idle();
         self.lose(at);
-        while self.serve_front(at) {}
+        while self.serve_first(at) {}
         let nobody_waits = self.waiting_at(at).is_empty();
         let lock = &mut self.locks[at];
         if nobody_waits && self.now >= self.grants_from {

@@ -23,7 +23,7 @@ impl Model {
             return Reply::QUEUE_FULL;
         }
         // The owner may have had a place before it got the lock.
-        self.use_up_place(&[at], ask, Kind::Upgrade);
+        self.consume_place(&[at], ask, Kind::Upgrade);
         let before = self.locks[at].data.lock().and_then(|it| it.ends);
         let fence = self.next_fence(&[at]);
         self.counters.grants += 1;
