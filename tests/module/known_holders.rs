@@ -447,8 +447,8 @@ fn expected(command: usize, owner: &str, before: &Seen) -> (Option<String>, Seen
     (Some(answer.to_owned()), Some((mode, after)))
 }
 
-/// A random walk of changes by hand and of commands: commands act on the state that `RLOCK.INFO` shows, and leave the
-/// holders that they do not name unchanged.
+/// A random walk of changes by hand and of commands: commands act on the state that `RLOCK.INFO` shows, and change only
+/// the holders that they name.
 #[test]
 fn commands_on_a_lock_changed_by_hand_act_on_what_info_shows() {
     let server = Server::start();

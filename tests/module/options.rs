@@ -8,7 +8,7 @@ use crate::contest::Contest;
 use rlock_testkit::Server;
 use rlock_testkit::client::{Client, text, words};
 
-/// A valid value of an option, whatever the settings are.
+/// A valid value of an option, under any settings.
 fn sample(option: Opt) -> &'static str {
     match option.spec().value {
         Value::None => "",

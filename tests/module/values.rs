@@ -1,4 +1,4 @@
-//! Values that are published with an exclusive hold, as far as the test needs a server. The rules are scenarios.
+//! Values that are published with an exclusive hold: tests that need a server. The rules are scenarios.
 
 use std::time::{Duration, Instant};
 

@@ -97,7 +97,7 @@ impl fmt::Debug for Password {
 /// The kind and the addresses of the servers, and the login to them.
 ///
 /// Displayed as a URL without user and password. The URL leads to the same
-/// servers if either all or none of them use TLS.
+/// servers if all of them use TLS, or none.
 ///
 /// # Examples
 ///

@@ -115,9 +115,10 @@ pub struct Settings {
     pub seed: u64,
     /// The requirements on a server.
     pub check: Option<Check>,
-    /// Whether the client only asks questions. Then the servers need neither the
-    /// module nor the role of a master, and the user needs no subscription. Each
-    /// question is asked once, and an error from the server is an answer too.
+    /// Whether the client only asks questions. Then the servers need neither
+    /// the module nor the role of a master, and the user needs no subscription.
+    /// Each question is asked once, and an error from the server counts as an
+    /// answer.
     pub is_probe: bool,
 }
 
@@ -519,7 +520,8 @@ impl Endpoint {
             .find_map(MainConnection::failure)
     }
 
-    /// The address of a server, as far as it is known, for display.
+    /// The address of a server for display; if it is not known, a substitute
+    /// such as the master's name.
     #[must_use]
     pub fn address(&self, node: Node) -> String {
         let main = self

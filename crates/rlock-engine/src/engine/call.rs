@@ -279,8 +279,8 @@ impl Call {
             (Phase::Withdrawn, Ok(Reply::Count(0))) => {
                 self.give_up(at, Outcome::Failed(Error::Cancelled))
             }
-            // The grant was lost before anybody worked under it, or the server's
-            // message was about a request of an earlier connection.
+            // The grant was lost before its caller received it, or the server's
+            // message was for a request of an earlier connection.
             (Phase::Confirming | Phase::Withdrawn, Ok(_)) => Next::Ask,
             (Phase::Leaving, Ok(Reply::Count(1))) => {
                 self.leave_nothing(at.engine, Outcome::Refused)

@@ -223,8 +223,8 @@ pub struct Notice {
 impl Engine {
     /// Takes a message, before any later reply on its connection.
     ///
-    /// Messages and replies arrive in one order. So the event happened after the
-    /// last request that has been answered so far was made.
+    /// Messages and replies arrive in one order. So the last answered request
+    /// was made before the event.
     pub(super) fn notice(&mut self, now: Instant, notice: &Notice) {
         let end = match notice.kind {
             NoticeKind::Lost => return self.loss_notified(now, notice),

@@ -277,7 +277,8 @@ fn a_down_cluster_is_asked_for_its_slots() {
         actions.contains(&"3 CLUSTER SLOTS".to_owned()),
         "{actions:?}"
     );
-    // A server that serves nothing is less reliable, however new its report.
+    // A server that serves no slots is less reliable, even if its report is
+    // newer.
     it.receives(2, slots(&[(0, 16383, "m")]) + &info("fail", 9));
     it.receives(3, slots(&[(0, 16383, "n")]) + &info("ok", 2));
     it.passes(20);

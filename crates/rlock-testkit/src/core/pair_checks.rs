@@ -116,8 +116,8 @@ impl Pair {
         Ok(())
     }
 
-    /// A knot needs a cause: a key that was changed from outside, or an owner
-    /// with a kept place that was let in before others who wait.
+    /// A knot needs a cause: a key that was changed from outside, or an owner with a kept place that was granted before
+    /// owners that wait.
     pub fn check_stuck(&mut self, operation: Operation) -> Result<(), String> {
         let passed = std::mem::take(&mut self.model.passed_others);
         let foreign = matches!(operation, Operation::Foreign { .. });

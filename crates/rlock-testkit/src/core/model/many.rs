@@ -39,8 +39,8 @@ impl Model {
         self.locks[at].data.holder(owner).is_some()
     }
 
-    /// The key because of which the owner holds neither all of them exclusively
-    /// by one grant nor none of them.
+    /// The first key that differs, if the owner holds some of the keys, but not
+    /// all of them exclusively by one grant.
     fn partly_held(&self, keys: &[usize], owner: &str) -> Option<usize> {
         let fence = |at: usize| {
             let data = &self.locks[at].data;

@@ -197,8 +197,7 @@ pub struct Model {
     pub last_request: u64,
     /// The hand-offs whose places must be kept if they fail, by their fences.
     pub handed_off: Vec<(u64, Waiting)>,
-    /// Whether, since the last check, an owner with a kept place was let in
-    /// before others who wait.
+    /// Whether, since the last check, an owner with a kept place was granted before owners that wait.
     pub passed_others: bool,
     /// What happened to kept places and fences since the last check.
     pub events: Vec<(&'static str, &'static str)>,
