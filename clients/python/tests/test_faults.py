@@ -485,7 +485,7 @@ def test_a_wrong_password_is_reported_once(begin):
     server.ask("CONFIG", "SET", "requirepass", "secret")
     for login, reason in ("", "NOAUTH"), (":wrong@", "WRONGPASS"):
         [line] = stderr_of_a_wait(f"redis://{login}127.0.0.1:{server.port}", 1)
-        assert re.fullmatch(rf"cannot reach 127\.0\.0\.1:{server.port} \({reason} .*\), trying again\n", line), line
+        assert re.fullmatch(rf"127\.0\.0\.1:{server.port} refuses the connection \({reason} .*\), trying again\n", line), line
 
 
 def test_a_lack_of_rights_names_the_key_and_the_rule(api, begin):

@@ -202,7 +202,7 @@ impl Address {
 
     fn module_missing(&self) -> Failure {
         let message = format!(
-            "{} does not have the rlock module, or an older one",
+            "{} does not have the rlock module, or has one that is too old",
             self.words()
         );
         Failure::new(Code::Unreachable, message).with_hint(LOAD_THE_MODULE)
@@ -249,7 +249,12 @@ impl Address {
 
     fn credentials(&self, error: &dyn std::fmt::Display) -> Failure {
         let words = self.words();
-        let message = format!("{words} does not accept the user and password: {error}");
+        let error = error.to_string();
+        let verb = match error.contains("NOAUTH") {
+            true => "asks for a user and password",
+            false => "does not accept the user and password",
+        };
+        let message = format!("{words} {verb}: {error}");
         Failure::new(Code::Refused, message).with_hint(match &self.place {
             Place::Servers(Servers::One { .. }) => CHECK_CREDENTIALS,
             Place::Servers(Servers::Sentinels { .. }) => CHECK_CREDENTIALS_OF_ALL,

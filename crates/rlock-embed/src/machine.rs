@@ -1091,13 +1091,7 @@ fn described(note: &Note) -> (u8, String) {
             address,
             failure,
             is_news: true,
-        } => {
-            let reason = failure.reason(address);
-            (
-                2,
-                format!("cannot reach {address} ({reason}), trying again"),
-            )
-        }
+        } => (2, failure.warning(address)),
         Note::NotConnected { failure, .. } => {
             (0, format!("no connection to the server yet: {failure}"))
         }

@@ -56,7 +56,7 @@ fn loaded(facts: &Facts) -> Finding {
         (false, _) => Finding::new(Severity::Problem, "module", "rlock is not loaded")
             .effect("There are no lock commands here: the reply to each is `ERR unknown command`.")
             .remedy("Start the server with `loadmodule /path/to/librlock.so`. Replicas that may be promoted need it, too.")
-            .docs("docs/commands.md#settings"),
+            .docs("docs/install.md#settings"),
         (true, Some(version)) if version != own => {
             let found = format!("rlock {version}, and this command line is {own}");
             Finding::new(Severity::Note, "module", found)
@@ -390,7 +390,7 @@ fn idle(facts: &Facts) -> Option<Finding> {
         return Some(Finding::ok("idle connections", found).docs(docs));
     }
     let finding = Finding::new(Severity::Warning, "idle connections", found)
-        .effect("The server closes a connection that is idle for this many seconds, unless it is blocked or has subscriptions. Its holds with BIND and its requests with NOTIFY end with it. The Rust client has a subscription, so its connection stays.")
+        .effect("The server closes a connection that is idle for this many seconds, unless it is blocked or has subscriptions. Its holds with BIND and its requests with NOTIFY end with it. An rlock client has a subscription, so its connection stays.")
         .remedy("Set `timeout 0`, or use BIND and NOTIFY only on connections that subscribe or are used more often.")
         .docs(docs);
     Some(finding)
@@ -466,7 +466,7 @@ fn user_rights(facts: &Facts) -> Option<Finding> {
             .remedy("If the user needs them, give them with `ACL SETUSER`.")
     } else {
         finding
-            .effect("This user cannot lock with the Rust client or `rlock exec`: it gets NOPERM. Other users may have these rights.")
+            .effect("This user cannot lock with an rlock client or `rlock exec`: it gets NOPERM. Other users may have these rights.")
             .remedy("If this user has to lock, give it the rule of an application with `ACL SETUSER`.")
     })
 }

@@ -57,6 +57,7 @@ fn a_password_that_is_needed_and_missing_is_123() {
     for command in COMMANDS {
         let ended = finished(rlock(&server).args(command));
         ended.assert_code(123);
+        ended.assert_says("asks for a user and password");
         ended.assert_says("redis://user:password@host:port/");
     }
 }

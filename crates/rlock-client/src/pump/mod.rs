@@ -239,11 +239,7 @@ impl State {
                 address,
                 failure,
                 is_news: true,
-            } => tracing::warn!(
-                address,
-                "cannot reach {address} ({}), trying again",
-                failure.reason(address)
-            ),
+            } => tracing::warn!(address, "{}", failure.warning(address)),
             Note::NotConnected { failure, .. } => {
                 tracing::debug!(%failure, "no connection to the server yet");
             }

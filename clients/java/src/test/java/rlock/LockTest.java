@@ -560,7 +560,7 @@ class LockTest {
             for (var each : List.of(List.of("", "NOAUTH"), List.of(":wrong@", "WRONGPASS"))) {
                 var warnings = warningsOfAWait("redis://" + each.get(0) + address, address);
                 assertEquals(1, warnings.size(), warnings::toString);
-                var expected = "cannot reach " + address + " (" + each.get(1);
+                var expected = address + " refuses the connection (" + each.get(1);
                 assertTrue(warnings.get(0).startsWith(expected), warnings::toString);
             }
         }
