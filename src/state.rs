@@ -20,7 +20,7 @@ use crate::{
     operation::{Failure, Operation},
     serving::{AGAIN, Serving},
     settings,
-    store::Known,
+    store::SharedCache,
 };
 
 /// How many tickets are handled in one turn of the event loop: about a
@@ -36,7 +36,7 @@ const STEP_BACK: Duration = Duration::from_millis(100);
 pub(crate) struct State {
     pub(crate) locks: Locks,
     /// What is known of shared locks without a scan.
-    pub(crate) known: Known,
+    pub(crate) known: SharedCache,
     pub(crate) deliveries: Deliveries,
     pub(crate) serving: Serving,
     pub(crate) evicted_locks: u64,
@@ -65,7 +65,7 @@ impl State {
     ) -> Result<(), String> {
         let mut state = Self {
             locks: Locks::default(),
-            known: Known::default(),
+            known: SharedCache::default(),
             deliveries: Deliveries::new()?,
             serving: Serving::new(ctx),
             evicted_locks: 0,
@@ -141,14 +141,14 @@ impl State {
 
     /// Handles the notes of callbacks, in memory only: the timer does all
     /// writes.
-    fn absorb(&mut self, ctx: &Context, now: Timestamp) {
+    fn handle_notes(&mut self, ctx: &Context, now: Timestamp) {
         loop {
             let notes = notes::take();
             if notes.is_empty() {
                 break;
             }
             for note in notes {
-                self.note(ctx, note, now);
+                self.handle_note(ctx, note, now);
             }
         }
         if let Some(subscribe) = self.subscribe_to_keys
@@ -176,7 +176,7 @@ impl State {
         self.locks.next_deadline(now)
     }
 
-    fn note(&mut self, ctx: &Context, note: Note, now: Timestamp) {
+    fn handle_note(&mut self, ctx: &Context, note: Note, now: Timestamp) {
         match note {
             Note::KeyChanged { db, key, change } => {
                 self.note_key(ctx, Name { db, key: &key }, change);
@@ -265,12 +265,12 @@ pub(crate) fn with<R>(ctx: &Context, act: impl FnOnce(&mut State, Timestamp) -> 
     state.locks.begin_turn(TURN_TICKETS);
     let result = act(state, now);
     let is_first = !contended && state.locks.has_contended();
-    state.absorb(ctx, if is_first { clock::latest() } else { now });
+    state.handle_notes(ctx, if is_first { clock::latest() } else { now });
     Some(result)
 }
 
 /// Reads the state. `None` if the state is in use.
-pub(crate) fn look<R>(act: impl FnOnce(&State) -> R) -> Option<R> {
+pub(crate) fn inspect<R>(act: impl FnOnce(&State) -> R) -> Option<R> {
     let state = STATE.get().try_borrow().ok()?;
     state.as_ref().map(act)
 }
@@ -284,8 +284,8 @@ pub(crate) fn turn_ended() {
     }
 }
 
-/// Leaves a note, which is handled at once if the state is free.
-pub(crate) fn leave_note(ctx: &Context, note: Note) {
+/// Adds a note, which is handled at once if the state is free.
+pub(crate) fn add_note(ctx: &Context, note: Note) {
     notes::push(note);
     with(ctx, |_, _| ());
 }
@@ -327,7 +327,7 @@ pub(crate) fn tick(ctx: &Context) {
     while state.known.drop_ended(now) && began.elapsed() < TURN_MAX {}
     match state.next_deadline(now) {
         None => state.timer.disarm(ctx),
-        Some(_) if state.timer.is_astray(now) => state.timer.set_right(ctx),
+        Some(_) if state.timer.is_stale(now) => state.timer.rearm(ctx),
         // A panic in the timer has left it unarmed.
         Some(deadline) => state.timer.arm(ctx, now, deadline),
     }

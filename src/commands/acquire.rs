@@ -49,7 +49,7 @@ fn ask<'a>(
     let outcome = call.change(keys, Some(owner), |state, op| {
         let outcome = act(state, op, keys, request);
         match &outcome {
-            Ok(outcome) => note(state, op, outcome),
+            Ok(outcome) => record(state, op, outcome),
             Err(failure) => count_refused(&mut state.locks, failure),
         }
         outcome
@@ -127,7 +127,7 @@ const fn count_refused(locks: &mut Locks, failure: &Failure) {
 }
 
 /// Records what the outcome means for replies that are still due.
-fn note(state: &mut State, op: &Operation<'_>, outcome: &Outcome) {
+fn record(state: &mut State, op: &Operation<'_>, outcome: &Outcome) {
     match outcome {
         Outcome::Queued(ticket, Some(handle)) => state.deliveries.block(*handle, *ticket),
         Outcome::Granted(_) => {

@@ -23,7 +23,7 @@ pub(super) fn run(ctx: &Context) {
         let flags = ctx.flags();
         if flags.is_loading() || ctx.avoids_writes() {
             // Due work stays due; retry it later.
-            return state.timer.hold_off(ctx, now, now.plus_millis(PAUSE_MS));
+            return state.timer.postpone(ctx, now, now.plus_millis(PAUSE_MS));
         }
         if flags.is_master() {
             do_all_due(state, ctx, now);

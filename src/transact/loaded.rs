@@ -9,7 +9,7 @@ use crate::{
     operation::Operation,
     settings,
     state::State,
-    store::{self, Before, Diff, Events, Known},
+    store::{self, Before, Diff, Events, SharedCache},
 };
 
 /// Whether an unlock message is due.
@@ -52,7 +52,7 @@ pub(crate) struct Loaded<'a> {
 
 impl<'a> Loaded<'a> {
     /// Opens a key and reads its hold.
-    pub(crate) fn new(known: &mut Known, op: &Operation<'a>) -> Self {
+    pub(crate) fn new(known: &mut SharedCache, op: &Operation<'a>) -> Self {
         let key = Key::open(op.ctx, op.key);
         let (hold, before) = store::load(&key, op.name(), op.caller, known, op.now);
         Self {
