@@ -36,7 +36,7 @@ const STEP_BACK: Duration = Duration::from_millis(100);
 pub(crate) struct State {
     pub(crate) locks: Locks,
     /// What is known of shared locks without a scan.
-    pub(crate) known: SharedCache,
+    pub(crate) shared_cache: SharedCache,
     pub(crate) deliveries: Deliveries,
     pub(crate) serving: Serving,
     pub(crate) evicted_locks: u64,
@@ -65,7 +65,7 @@ impl State {
     ) -> Result<(), String> {
         let mut state = Self {
             locks: Locks::default(),
-            known: SharedCache::default(),
+            shared_cache: SharedCache::default(),
             deliveries: Deliveries::new()?,
             serving: Serving::new(ctx),
             evicted_locks: 0,
@@ -152,7 +152,7 @@ impl State {
             }
         }
         if let Some(subscribe) = self.subscribe_to_keys
-            && (self.locks.has_contended() || !self.known.is_empty())
+            && (self.locks.has_contended() || !self.shared_cache.is_empty())
         {
             self.subscribe_to_keys = None;
             subscribe(ctx);
@@ -182,7 +182,7 @@ impl State {
                 self.note_key(ctx, Name { db, key: &key }, change);
             }
             Note::KeysChanged(db) => {
-                self.known.clear(db);
+                self.shared_cache.clear(db);
                 self.locks.settle_all_later(db);
             }
             Note::CallerGone(handle) => {
@@ -196,7 +196,7 @@ impl State {
             }
             Note::GrantEnded { handle, gone } => self.deliveries.grants.call_ended(handle, gone),
             Note::RoleChanged { is_master } => {
-                self.known.clear(None);
+                self.shared_cache.clear(None);
                 self.serving.change_role(is_master);
                 if !is_master {
                     self.deliveries.grants.forget_undelivered();
@@ -204,7 +204,7 @@ impl State {
                 }
             }
             Note::Loaded => {
-                self.known.clear(None);
+                self.shared_cache.clear(None);
                 self.serving.begin_grace(&mut self.locks, now);
             }
             Note::ConfigChanged => self.serving.read_config(ctx),
@@ -217,9 +217,9 @@ impl State {
             // Only the ends of leases have changed, which the next read of the
             // key shows.
             KeyChange::TimeToLive => {}
-            KeyChange::RenamedFrom => self.known.rename_from(name),
-            KeyChange::RenamedTo => self.known.rename_to(name),
-            KeyChange::Evicted | KeyChange::Other => self.known.forget(name),
+            KeyChange::RenamedFrom => self.shared_cache.rename_from(name),
+            KeyChange::RenamedTo => self.shared_cache.rename_to(name),
+            KeyChange::Evicted | KeyChange::Other => self.shared_cache.forget(name),
         }
         if self.locks.is_contended(name) {
             self.evicted_locks += u64::from(change == KeyChange::Evicted);
@@ -324,7 +324,7 @@ pub(crate) fn tick(ctx: &Context) {
     state.note_step_back();
     let now = clock::now();
     let began = Instant::now();
-    while state.known.drop_ended(now) && began.elapsed() < TURN_MAX {}
+    while state.shared_cache.drop_ended(now) && began.elapsed() < TURN_MAX {}
     match state.next_deadline(now) {
         None => state.timer.disarm(ctx),
         Some(_) if state.timer.is_stale(now) => state.timer.rearm(ctx),

@@ -102,10 +102,10 @@ fn limits(state: &mut State, op: &Operation<'_>, mode: Mode) -> Limits {
     let shared_max = settings::number(Setting::MaxSharedHolders);
     let mut shared_elsewhere = 0;
     if mode != Mode::Exclusive {
-        if state.known.holders() as u64 >= shared_max {
-            state.known.drop_ended(op.now);
+        if state.shared_cache.holders() as u64 >= shared_max {
+            state.shared_cache.drop_ended(op.now);
         }
-        shared_elsewhere = state.known.holders_except(op.name()) as u64;
+        shared_elsewhere = state.shared_cache.holders_except(op.name()) as u64;
     }
     Limits {
         waiters_max: settings::number(Setting::MaxWaiters),
@@ -219,7 +219,7 @@ fn request_locks(
     request.session = request.session.or_else(|| state.session_for(op));
     let limits = limits(state, op, request.options.mode);
     let (now, holds) = (op.now, &mut loaded.holds);
-    let others = OtherHolders::new(op, &state.known);
+    let others = OtherHolders::new(op, &state.shared_cache);
     let locks = &mut state.locks;
     let step = locks.acquire_all(now, &loaded.names, holds, &request, &limits, &others);
     let outcome = match step {

@@ -68,7 +68,7 @@ fn count_holders(ctx: &Context, state: &State, now: Timestamp, key: &[u8]) -> (b
         return (false, 0);
     };
     let name = Name { db: ctx.db(), key };
-    if let Some(shared) = store::known_holders(&open, name, &state.known) {
+    if let Some(shared) = store::known_holders(&open, name, &state.shared_cache) {
         return (true, shared.live(now));
     }
     let holding = store::holders(&open, now, &|| false).unwrap_or_default();

@@ -153,7 +153,7 @@ fn do_due(state: &mut State, ctx: &Context, now: Timestamp, due: Due) {
 fn demote(state: &mut State, ctx: &Context) {
     state.deliveries.grants.forget_undelivered();
     while !state.locks.turn_is_over()
-        && let Some(ended) = state.locks.next_left()
+        && let Some(ended) = state.locks.next_stale()
     {
         state.deliveries.turn_away(ctx, &ended);
     }

@@ -74,7 +74,7 @@ impl<'a> Loaded<'a> {
         } = self.op;
         let diff = Diff::between(&self.before, &mut self.hold, caller, now);
         diff.write(&self.key);
-        let (locks, known) = (&mut state.locks, &mut state.known);
+        let (locks, known) = (&mut state.locks, &mut state.shared_cache);
         let value = locks
             .value_message(now, self.op.name(), &self.hold)
             .map(Box::new);

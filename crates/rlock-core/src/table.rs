@@ -658,7 +658,7 @@ impl Table {
     /// The number of these locks for which a hold of this owner would need new
     /// memory: there is neither a watch of this owner nor a published value. Each
     /// lock has one value, and the value of another hold ends with that hold.
-    pub(crate) fn unremembered<'a>(
+    pub(crate) fn count_unwatched<'a>(
         &self,
         names: impl IntoIterator<Item = Name<'a>>,
         owner: &[u8],

@@ -149,7 +149,7 @@ impl Locks {
             if !hold.admits(now, &ticket.owner, ticket.options.mode) {
                 return;
             }
-            if self.is_left(front) {
+            if self.is_stale(front) {
                 // It is already due, and the tickets behind it become due then.
                 return;
             }
@@ -287,7 +287,7 @@ impl Locks {
         for ((member, name), hold) in members.iter().zip(names).zip(&mut *holds) {
             self.view(now, *name, hold, None);
             let ticket = self.table.ticket(*member)?;
-            let (queue, gone) = (ticket.queue, self.is_gone(ticket) || self.is_left(*member));
+            let (queue, gone) = (ticket.queue, self.is_gone(ticket) || self.is_stale(*member));
             let over = ticket.wait_ends.has_passed(now);
             let front = self.table.front(queue);
             let offered = self.is_offered(now, queue);
