@@ -2,7 +2,7 @@
 //!
 //! The server's timers fire by the wall clock but sleep by the monotonic clock,
 //! so the timer is checked ten times a second. When the wall clock jumps, or a
-//! suspended machine resumes, deadlines are late by no more than that.
+//! suspended machine resumes, deadlines are late by at most that interval.
 //!
 //! One timer is armed for the earliest deadline. It may fire early, for a
 //! deadline that has moved; then it is armed again. It is never armed far

@@ -463,7 +463,7 @@ impl Table {
         changed
     }
 
-    /// Whether the ticket stands for its request: a request for several keys has
+    /// Whether the ticket represents its request: a request for several keys has
     /// its deadline and connection with its first ticket.
     pub(crate) fn leads(&self, id: TicketId) -> bool {
         let multi = self.tickets.get(&id).and_then(|ticket| ticket.multi);
@@ -475,7 +475,7 @@ impl Table {
         self.multis.get(&multi).map_or(&[], |it| &it.members)
     }
 
-    /// Joins tickets to one request, for which the first stands.
+    /// Joins tickets to one request, which the first represents.
     pub(crate) fn join(&mut self, multi: MultiId, members: Vec<TicketId>) {
         let leader = members.first().copied();
         let unready = 0;

@@ -253,7 +253,7 @@ impl Rank {
         Self(if is_upgrade { -arrival } else { arrival })
     }
 
-    /// The ticket that stands there.
+    /// The ticket at this position.
     pub(crate) const fn id(self) -> TicketId {
         match NonZeroU64::new(self.0.unsigned_abs()) {
             Some(number) => TicketId(number),

@@ -2,7 +2,7 @@
 //! is done piece by piece, from each source in turn, with a limit for each turn.
 //!
 //! Ten thousand leases may end in one millisecond, and one release may let in ten
-//! thousand readers. The server would stall meanwhile. So every operation over
+//! thousand readers. To handle all at once would stall the server. So an operation over
 //! many tickets asks its budget before each ticket, and marks its lock as due
 //! when nothing is left. The unit is one ticket: a grant, the end of a wait, the
 //! report of a loss, the end of a lease. Each costs the shell some microseconds.

@@ -119,8 +119,8 @@ pub(super) struct Search<'a> {
     queues: BTreeMap<QueueId, Rc<Blockers>>,
     /// Where the asker waits or would wait, and whether it only would.
     asker_at: BTreeMap<QueueId, (Rank, bool)>,
-    /// Whether everybody ahead in a queue is followed, not only the nearest one
-    /// that waits elsewhere too.
+    /// Whether all owners ahead in a queue are followed, not only the nearest
+    /// one that waits elsewhere too.
     is_whole: bool,
     pace: Pace,
 }
@@ -158,7 +158,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The same search, in which no owner stands for others.
+    /// The same search, in which no owner represents others.
     pub(super) fn whole(self) -> Self {
         Self {
             is_whole: true,
