@@ -2,7 +2,7 @@
 //!
 //! The server's timers fire by the wall clock but sleep by the monotonic clock,
 //! so the timer is checked ten times a second. When the wall clock jumps, or a
-//! suspended machine resumes, deadlines are late by no more than that.
+//! suspended machine resumes, deadlines are late by at most that interval.
 //!
 //! One timer is armed for the earliest deadline. It may fire early, for a
 //! deadline that has moved; then it is armed again. It is never armed far
@@ -37,7 +37,6 @@ pub(crate) fn now() -> Timestamp {
 /// within a script or a transaction. Deadlines of other clients begin when they
 /// get their messages. The wall clock is read only when a client waits, because
 /// that costs up to a twentieth of a command.
-/// that costs as much as a twentieth of a command.
 pub(crate) fn latest() -> Timestamp {
     let wall_clock = wall_clock();
     servers().map_or(wall_clock, |servers| servers.max(wall_clock))
@@ -62,7 +61,7 @@ pub(crate) struct Timer {
     /// The callback after the event loop was woken.
     on_wake: raw::RedisModuleEventLoopOneShotFunc,
     armed: Option<(Timestamp, raw::RedisModuleTimerID)>,
-    held_off: bool,
+    is_postponed: bool,
     at_once: bool,
 }
 
@@ -77,7 +76,7 @@ impl Timer {
             on_timer,
             on_wake,
             armed: None,
-            held_off: false,
+            is_postponed: false,
             at_once: false,
         }
     }
@@ -86,7 +85,7 @@ impl Timer {
     pub(crate) fn arm(&mut self, ctx: &Context, now: Timestamp, deadline: Timestamp) {
         let deadline = deadline.min(now.plus_millis(AHEAD_MAX_MS));
         match self.armed {
-            Some((armed, _)) if !self.is_astray(now) && (armed <= deadline || self.held_off) => {
+            Some((armed, _)) if !self.is_stale(now) && (armed <= deadline || self.is_postponed) => {
                 return;
             }
             Some((_, id)) => {
@@ -123,18 +122,18 @@ impl Timer {
     }
 
     /// Arms the timer for a time before which it need not fire.
-    pub(crate) fn hold_off(&mut self, ctx: &Context, now: Timestamp, until: Timestamp) {
+    pub(crate) fn postpone(&mut self, ctx: &Context, now: Timestamp, until: Timestamp) {
         self.arm(ctx, now, until);
-        self.held_off = true;
+        self.is_postponed = true;
     }
 
     /// Whether the timer is wrong because the wall clock has jumped: it should
     /// have fired, or was delayed for longer than it ever is. The server sleeps
     /// by another clock.
-    pub(crate) fn is_astray(&self, now: Timestamp) -> bool {
+    pub(crate) fn is_stale(&self, now: Timestamp) -> bool {
         self.armed.is_some_and(|(armed, _)| {
             armed.plus_millis(OVERDUE_MS) < now
-                || (self.held_off && now.plus_millis(OVERDUE_MS) < armed)
+                || (self.is_postponed && now.plus_millis(OVERDUE_MS) < armed)
         })
     }
 
@@ -148,8 +147,8 @@ impl Timer {
     }
 
     /// Rearms the timer, whatever it was armed for.
-    pub(crate) fn set_right(&mut self, ctx: &Context) {
-        self.held_off = false;
+    pub(crate) fn rearm(&mut self, ctx: &Context) {
+        self.is_postponed = false;
         self.at_once = false;
         if let Some((_, id)) = self.armed.take() {
             // SAFETY: as in `arm`.
@@ -161,7 +160,7 @@ impl Timer {
     /// Records that the timer fires. It must come first in the callback.
     pub(crate) const fn fired(&mut self) {
         self.armed = None;
-        self.held_off = false;
+        self.is_postponed = false;
         self.at_once = false;
     }
 }

@@ -161,7 +161,7 @@ pub unsafe extern "C" fn ValkeyModule_OnLoad(
 #[unsafe(no_mangle)]
 #[allow(non_snake_case)]
 pub unsafe extern "C" fn RedisModule_OnUnload(_ctx: *mut raw::RedisModuleCtx) -> c_int {
-    match state::look(|state| state.locks.has_contended()) {
+    match state::inspect(|state| state.locks.has_contended()) {
         Some(false) if !clock::is_waking() => {
             // SAFETY: this is the last call.
             unsafe { end() };
@@ -199,7 +199,10 @@ fn load(ctx: &Context, arguments: &[Text], server: Server) -> Result<(), ()> {
         ctx.log(c"warning", &text);
         return Err(());
     }
-    if let Some(command) = REPLICATED.into_iter().find(|command| !ctx.knows(command)) {
+    if let Some(command) = REPLICATED
+        .into_iter()
+        .find(|command| !ctx.has_command(command))
+    {
         let command = command.to_string_lossy();
         let text = format!(
             "this server has no command {command} (see rename-command), which replicas and the \

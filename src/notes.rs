@@ -56,7 +56,7 @@ static CHANGING: MainThread<Cell<*const c_void>> = MainThread::new(Cell::new(ptr
 static CHANGING_ALL: MainThread<RefCell<Vec<*const c_void>>> =
     MainThread::new(RefCell::new(Vec::new()));
 
-/// Leaves a note.
+/// Adds a note.
 pub(crate) fn push(note: Note) {
     NOTES.get().borrow_mut().push(note);
 }

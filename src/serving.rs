@@ -115,11 +115,11 @@ impl Serving {
     }
 
     fn note_stall(&mut self, now: Timestamp, monotonic: Instant) {
-        let stood_still = |(at, since): (Timestamp, Instant)| {
+        let has_stalled = |(at, since): (Timestamp, Instant)| {
             let passed = monotonic.saturating_duration_since(since);
             at.plus_millis(STALLED_MS) < now || passed > Duration::from_millis(STALLED_MS)
         };
-        if self.ticked.is_some_and(stood_still) {
+        if self.ticked.is_some_and(has_stalled) {
             self.stale_until = Some(monotonic + COUNTED);
         }
     }

@@ -20,7 +20,7 @@ use crate::{
     operation::{Failure, Operation},
     serving::{AGAIN, Serving},
     settings,
-    store::Known,
+    store::SharedCache,
 };
 
 /// How many tickets are handled in one turn of the event loop: about a
@@ -36,7 +36,7 @@ const STEP_BACK: Duration = Duration::from_millis(100);
 pub(crate) struct State {
     pub(crate) locks: Locks,
     /// What is known of shared locks without a scan.
-    pub(crate) known: Known,
+    pub(crate) shared_cache: SharedCache,
     pub(crate) deliveries: Deliveries,
     pub(crate) serving: Serving,
     pub(crate) evicted_locks: u64,
@@ -65,7 +65,7 @@ impl State {
     ) -> Result<(), String> {
         let mut state = Self {
             locks: Locks::default(),
-            known: Known::default(),
+            shared_cache: SharedCache::default(),
             deliveries: Deliveries::new()?,
             serving: Serving::new(ctx),
             evicted_locks: 0,
@@ -141,18 +141,18 @@ impl State {
 
     /// Handles the notes of callbacks, in memory only: the timer does all
     /// writes.
-    fn absorb(&mut self, ctx: &Context, now: Timestamp) {
+    fn handle_notes(&mut self, ctx: &Context, now: Timestamp) {
         loop {
             let notes = notes::take();
             if notes.is_empty() {
                 break;
             }
             for note in notes {
-                self.note(ctx, note, now);
+                self.handle_note(ctx, note, now);
             }
         }
         if let Some(subscribe) = self.subscribe_to_keys
-            && (self.locks.has_contended() || !self.known.is_empty())
+            && (self.locks.has_contended() || !self.shared_cache.is_empty())
         {
             self.subscribe_to_keys = None;
             subscribe(ctx);
@@ -176,13 +176,13 @@ impl State {
         self.locks.next_deadline(now)
     }
 
-    fn note(&mut self, ctx: &Context, note: Note, now: Timestamp) {
+    fn handle_note(&mut self, ctx: &Context, note: Note, now: Timestamp) {
         match note {
             Note::KeyChanged { db, key, change } => {
                 self.note_key(ctx, Name { db, key: &key }, change);
             }
             Note::KeysChanged(db) => {
-                self.known.clear(db);
+                self.shared_cache.clear(db);
                 self.locks.settle_all_later(db);
             }
             Note::CallerGone(handle) => {
@@ -196,7 +196,7 @@ impl State {
             }
             Note::GrantEnded { handle, gone } => self.deliveries.grants.call_ended(handle, gone),
             Note::RoleChanged { is_master } => {
-                self.known.clear(None);
+                self.shared_cache.clear(None);
                 self.serving.change_role(is_master);
                 if !is_master {
                     self.deliveries.grants.forget_undelivered();
@@ -204,7 +204,7 @@ impl State {
                 }
             }
             Note::Loaded => {
-                self.known.clear(None);
+                self.shared_cache.clear(None);
                 self.serving.begin_grace(&mut self.locks, now);
             }
             Note::ConfigChanged => self.serving.read_config(ctx),
@@ -217,9 +217,9 @@ impl State {
             // Only the ends of leases have changed, which the next read of the
             // key shows.
             KeyChange::TimeToLive => {}
-            KeyChange::RenamedFrom => self.known.rename_from(name),
-            KeyChange::RenamedTo => self.known.rename_to(name),
-            KeyChange::Evicted | KeyChange::Other => self.known.forget(name),
+            KeyChange::RenamedFrom => self.shared_cache.rename_from(name),
+            KeyChange::RenamedTo => self.shared_cache.rename_to(name),
+            KeyChange::Evicted | KeyChange::Other => self.shared_cache.forget(name),
         }
         if self.locks.is_contended(name) {
             self.evicted_locks += u64::from(change == KeyChange::Evicted);
@@ -265,12 +265,12 @@ pub(crate) fn with<R>(ctx: &Context, act: impl FnOnce(&mut State, Timestamp) -> 
     state.locks.begin_turn(TURN_TICKETS);
     let result = act(state, now);
     let is_first = !contended && state.locks.has_contended();
-    state.absorb(ctx, if is_first { clock::latest() } else { now });
+    state.handle_notes(ctx, if is_first { clock::latest() } else { now });
     Some(result)
 }
 
 /// Reads the state. `None` if the state is in use.
-pub(crate) fn look<R>(act: impl FnOnce(&State) -> R) -> Option<R> {
+pub(crate) fn inspect<R>(act: impl FnOnce(&State) -> R) -> Option<R> {
     let state = STATE.get().try_borrow().ok()?;
     state.as_ref().map(act)
 }
@@ -284,8 +284,8 @@ pub(crate) fn turn_ended() {
     }
 }
 
-/// Leaves a note, which is handled at once if the state is free.
-pub(crate) fn leave_note(ctx: &Context, note: Note) {
+/// Adds a note, which is handled at once if the state is free.
+pub(crate) fn add_note(ctx: &Context, note: Note) {
     notes::push(note);
     with(ctx, |_, _| ());
 }
@@ -324,10 +324,10 @@ pub(crate) fn tick(ctx: &Context) {
     state.note_step_back();
     let now = clock::now();
     let began = Instant::now();
-    while state.known.drop_ended(now) && began.elapsed() < TURN_MAX {}
+    while state.shared_cache.drop_ended(now) && began.elapsed() < TURN_MAX {}
     match state.next_deadline(now) {
         None => state.timer.disarm(ctx),
-        Some(_) if state.timer.is_astray(now) => state.timer.set_right(ctx),
+        Some(_) if state.timer.is_stale(now) => state.timer.rearm(ctx),
         // A panic in the timer has left it unarmed.
         Some(deadline) => state.timer.arm(ctx, now, deadline),
     }

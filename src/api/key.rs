@@ -141,7 +141,7 @@ impl<'a> Key<'a> {
     fn change_all(&self, [one, two, three, four]: [Pair; 4]) {
         // SAFETY: as in `field`, with a handle that is open for writing. The
         // server copies fields and values. The list ends at the first null
-        // pointer, which stands where there is no further field.
+        // pointer, which follows the last field.
         unsafe {
             raw::RedisModule_HashSet.unwrap_unchecked()(
                 self.key,

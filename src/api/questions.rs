@@ -28,7 +28,7 @@ struct Info<'a> {
 impl Context {
     /// Whether the server has a command under this name, which needs at least
     /// one argument.
-    pub(crate) fn knows(&self, command: &CStr) -> bool {
+    pub(crate) fn has_command(&self, command: &CStr) -> bool {
         // SAFETY: there are no arguments. The error number says whether the
         // server refused the call for the missing arguments or for the command.
         unsafe {
@@ -94,7 +94,7 @@ impl Context {
 
     /// Whether a message on this channel may reach a client of this server:
     /// the channel has a subscriber, or there are patterns.
-    pub(crate) fn may_be_heard(&self, channel: Channel<'_>) -> bool {
+    pub(crate) fn may_have_subscribers(&self, channel: Channel<'_>) -> bool {
         let (count, has_patterns) = match channel.kind {
             ChannelKind::Plain => (c"NUMSUB", true),
             ChannelKind::Sharded => (c"SHARDNUMSUB", false),

@@ -10,7 +10,7 @@ use super::raw;
 #[repr(transparent)]
 pub(crate) struct Text<'a> {
     text: *mut raw::RedisModuleString,
-    keeper: PhantomData<&'a raw::RedisModuleString>,
+    lifetime: PhantomData<&'a raw::RedisModuleString>,
 }
 
 impl<'a> Text<'a> {
@@ -22,7 +22,7 @@ impl<'a> Text<'a> {
     pub(crate) const unsafe fn from_raw(text: *mut raw::RedisModuleString) -> Self {
         Self {
             text,
-            keeper: PhantomData,
+            lifetime: PhantomData,
         }
     }
 

@@ -49,7 +49,7 @@ fn ask<'a>(
     let outcome = call.change(keys, Some(owner), |state, op| {
         let outcome = act(state, op, keys, request);
         match &outcome {
-            Ok(outcome) => note(state, op, outcome),
+            Ok(outcome) => record(state, op, outcome),
             Err(failure) => count_refused(&mut state.locks, failure),
         }
         outcome
@@ -102,10 +102,10 @@ fn limits(state: &mut State, op: &Operation<'_>, mode: Mode) -> Limits {
     let shared_max = settings::number(Setting::MaxSharedHolders);
     let mut shared_elsewhere = 0;
     if mode != Mode::Exclusive {
-        if state.known.holders() as u64 >= shared_max {
-            state.known.drop_ended(op.now);
+        if state.shared_cache.holders() as u64 >= shared_max {
+            state.shared_cache.drop_ended(op.now);
         }
-        shared_elsewhere = state.known.holders_except(op.name()) as u64;
+        shared_elsewhere = state.shared_cache.holders_except(op.name()) as u64;
     }
     Limits {
         waiters_max: settings::number(Setting::MaxWaiters),
@@ -127,7 +127,7 @@ const fn count_refused(locks: &mut Locks, failure: &Failure) {
 }
 
 /// Records what the outcome means for replies that are still due.
-fn note(state: &mut State, op: &Operation<'_>, outcome: &Outcome) {
+fn record(state: &mut State, op: &Operation<'_>, outcome: &Outcome) {
     match outcome {
         Outcome::Queued(ticket, Some(handle)) => state.deliveries.block(*handle, *ticket),
         Outcome::Granted(_) => {
@@ -219,7 +219,7 @@ fn request_locks(
     request.session = request.session.or_else(|| state.session_for(op));
     let limits = limits(state, op, request.options.mode);
     let (now, holds) = (op.now, &mut loaded.holds);
-    let others = OtherHolders::new(op, &state.known);
+    let others = OtherHolders::new(op, &state.shared_cache);
     let locks = &mut state.locks;
     let step = locks.acquire_all(now, &loaded.names, holds, &request, &limits, &others);
     let outcome = match step {

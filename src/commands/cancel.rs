@@ -15,7 +15,7 @@ pub(super) fn run(call: &Call<'_>) -> Option<()> {
         let Some(ended) = state.locks.cancel(op.name(), owner.bytes()) else {
             return Ok(false);
         };
-        // The connection that made the request learns from the reply.
+        // The connection that made the request needs no message: it has the reply.
         if ended.delivery.session() == op.ctx.session() {
             state.deliveries.withdraw(&ended.delivery);
         } else {

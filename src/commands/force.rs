@@ -17,14 +17,14 @@ pub(super) fn run(call: &Call<'_>) -> Option<()> {
     let removed = call.change(&[*key], None, |state, op| {
         // This deletes other owners' holds, so it reads all of them.
         let key = Key::open_to_read(op.ctx, op.key);
-        let confirms = |key: &Key<'_>| store::confirms(key, op.name(), &state.known, op.now);
+        let confirms = |key: &Key<'_>| store::confirms(key, op.name(), &state.shared_cache, op.now);
         if !key.as_ref().is_some_and(confirms) {
-            state.known.forget(op.name());
+            state.shared_cache.forget(op.name());
         }
         drop(key);
         if queue {
             check_all(state, op, &[op.key])?;
-            for ended in state.locks.empty_queue(op.name()) {
+            for ended in state.locks.clear_queue(op.name()) {
                 state.deliveries.withdraw_by_others(op.ctx, &ended);
             }
         }

@@ -39,14 +39,14 @@ pub(super) fn info(call: &Call<'_>) -> Option<()> {
         });
     }
     let show = |locks: Option<&Locks>| reply_fields(ctx, holding.fields(now, name, locks));
-    state::look(|state| show(Some(&state.locks))).unwrap_or_else(|| show(None));
+    state::inspect(|state| show(Some(&state.locks))).unwrap_or_else(|| show(None));
     Some(())
 }
 
 pub(super) fn list(call: &Call<'_>) -> Option<()> {
     let count = call.parsed(syntax::list(call.arguments))?;
     let (ctx, now) = (call.ctx, clock::now());
-    let seen = state::look(|state| {
+    let seen = state::inspect(|state| {
         let listed = state.locks.most_contended(now, ctx.db()).take(count);
         let listed: Vec<_> = listed.collect();
         ctx.reply_array(listed.len());
@@ -68,7 +68,7 @@ fn count_holders(ctx: &Context, state: &State, now: Timestamp, key: &[u8]) -> (b
         return (false, 0);
     };
     let name = Name { db: ctx.db(), key };
-    if let Some(shared) = store::known_holders(&open, name, &state.known) {
+    if let Some(shared) = store::known_holders(&open, name, &state.shared_cache) {
         return (true, shared.live(now));
     }
     let holding = store::holders(&open, now, &|| false).unwrap_or_default();

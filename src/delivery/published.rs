@@ -35,7 +35,7 @@ pub(super) fn publish_grant(
     owner: &[u8],
     key: &[u8],
 ) -> Published {
-    if is_in_cluster(ctx) && !ctx.may_be_heard(channel) {
+    if is_in_cluster(ctx) && !ctx.may_have_subscribers(channel) {
         return Published::ToNobody;
     }
     publish(ctx, channel, &format!("grant {fence}"), owner, key)
@@ -86,25 +86,25 @@ fn broadcast(ctx: &Context, channel: Text, message: Text) -> Published {
         UnlockMessage::Auto => UnlockMessage::Publish,
         kind => kind,
     };
-    let mut heard = Published::ToNobody;
+    let mut received = Published::ToNobody;
     if kind == UnlockMessage::None {
-        return heard;
+        return received;
     }
     // In a cluster, the cluster's bus carries the message.
     let replicate = !in_cluster;
     if matches!(kind, UnlockMessage::Publish | UnlockMessage::Both) {
-        heard = heard.or(ctx.publish(channel, message));
+        received = received.or(ctx.publish(channel, message));
         if replicate {
             ctx.replicate_message(c"PUBLISH", channel, message);
         }
     }
     if matches!(kind, UnlockMessage::Spublish | UnlockMessage::Both) {
-        heard = heard.or(ctx.publish_to_shard(channel, message));
+        received = received.or(ctx.publish_to_shard(channel, message));
         if replicate {
             ctx.replicate_message(c"SPUBLISH", channel, message);
         }
     }
-    heard
+    received
 }
 
 /// `<prefix>:{<key>}`, or `<prefix>:<key>` for a key with a brace, so that the

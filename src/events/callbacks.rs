@@ -52,7 +52,7 @@ pub(super) unsafe extern "C" fn on_role_changed(
 ) {
     let is_master = subevent == raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_MASTER;
     entry::callback(ctx, |ctx| {
-        state::leave_note(ctx, Note::RoleChanged { is_master });
+        state::add_note(ctx, Note::RoleChanged { is_master });
     });
 }
 
@@ -69,7 +69,7 @@ pub(super) unsafe extern "C" fn on_flush(
     let flush = unsafe { data.cast::<raw::RedisModuleFlushInfo>().as_ref() };
     // A negative number means all databases.
     let db = flush.and_then(|flush| u32::try_from(flush.dbnum).ok());
-    entry::callback(ctx, |ctx| state::leave_note(ctx, Note::KeysChanged(db)));
+    entry::callback(ctx, |ctx| state::add_note(ctx, Note::KeysChanged(db)));
 }
 
 pub(super) unsafe extern "C" fn on_swap(
@@ -83,7 +83,7 @@ pub(super) unsafe extern "C" fn on_swap(
     let Some(swap) = swap else { return };
     entry::callback(ctx, |ctx| {
         for db in [swap.dbnum_first, swap.dbnum_second] {
-            state::leave_note(ctx, Note::KeysChanged(u32::try_from(db).ok()));
+            state::add_note(ctx, Note::KeysChanged(u32::try_from(db).ok()));
         }
     });
 }
@@ -101,7 +101,7 @@ pub(super) unsafe extern "C" fn on_loading(
         raw::REDISMODULE_SUBEVENT_LOADING_REPL_START => FROM_MASTER.get().set(true),
         // Data from a master does not count as a start of this server.
         raw::REDISMODULE_SUBEVENT_LOADING_ENDED if !FROM_MASTER.get().replace(false) => {
-            state::leave_note(ctx, Note::Loaded);
+            state::add_note(ctx, Note::Loaded);
         }
         raw::REDISMODULE_SUBEVENT_LOADING_FAILED => FROM_MASTER.get().set(false),
         _ => {}
@@ -121,8 +121,8 @@ pub(super) unsafe extern "C" fn on_client_change(
     let client = unsafe { data.cast::<raw::RedisModuleClientInfo>().as_ref() };
     let Some(client) = client else { return };
     entry::callback(ctx, |ctx| {
-        if state::look(|state| state.locks.has_contended()) != Some(false) {
-            state::leave_note(ctx, Note::SessionClosed(client.id));
+        if state::inspect(|state| state.locks.has_contended()) != Some(false) {
+            state::add_note(ctx, Note::SessionClosed(client.id));
         }
     });
 }
@@ -134,7 +134,7 @@ pub(super) unsafe extern "C" fn on_config(
     _subevent: u64,
     _data: *mut c_void,
 ) {
-    entry::callback(ctx, |ctx| state::leave_note(ctx, Note::ConfigChanged));
+    entry::callback(ctx, |ctx| state::add_note(ctx, Note::ConfigChanged));
 }
 
 /// Ten times a second: does what no command does.
@@ -160,7 +160,7 @@ pub(super) unsafe extern "C" fn on_turn(
     }
 }
 
-/// The timer rings.
+/// The timer has fired.
 pub(super) unsafe extern "C" fn on_timer(ctx: *mut raw::RedisModuleCtx, _data: *mut c_void) {
     entry::callback(ctx, timer::run);
 }
@@ -201,7 +201,7 @@ pub(super) unsafe extern "C" fn on_free(ctx: *mut raw::RedisModuleCtx, data: *mu
         // SAFETY: the context belongs to this callback.
         let gone = unsafe { raw::blocked_client_disconnected(ctx.raw()) } != 0;
         if let Outcome::Granted { handle, .. } = *outcome {
-            state::leave_note(ctx, Note::GrantEnded { handle, gone });
+            state::add_note(ctx, Note::GrantEnded { handle, gone });
         }
     });
 }
@@ -214,7 +214,7 @@ pub(super) unsafe extern "C" fn on_disconnect(
     client: *mut raw::RedisModuleBlockedClient,
 ) {
     entry::callback(ctx, |ctx| {
-        state::leave_note(ctx, Note::CallerGone(client.expose_provenance() as u64));
+        state::add_note(ctx, Note::CallerGone(client.expose_provenance() as u64));
     });
 }
 
@@ -227,7 +227,7 @@ pub(super) unsafe extern "C" fn on_client_unblock(
     entry::command(ctx, |ctx| {
         // SAFETY: the context belongs to a blocked client's callback.
         let client = unsafe { raw::blocked_client_handle(ctx.raw()) };
-        state::leave_note(ctx, Note::CallerGone(client.expose_provenance() as u64));
+        state::add_note(ctx, Note::CallerGone(client.expose_provenance() as u64));
         ctx.reply_nil();
     })
 }

@@ -11,7 +11,7 @@ use crate::{
 pub(super) fn report(ctx: &Context, section: &Section) {
     section.text("version", env!("CARGO_PKG_VERSION"));
     section.text("commit", env!("RLOCK_COMMIT"));
-    state::look(|state| {
+    state::inspect(|state| {
         let (counters, gauges) = (counters(state), gauges(state, ctx));
         for (metric, value) in counters.values().chain(gauges.values()) {
             section.number(metric.name, value);

@@ -23,7 +23,7 @@ pub(super) fn run(ctx: &Context) {
         let flags = ctx.flags();
         if flags.is_loading() || ctx.avoids_writes() {
             // Due work stays due; retry it later.
-            return state.timer.hold_off(ctx, now, now.plus_millis(PAUSE_MS));
+            return state.timer.postpone(ctx, now, now.plus_millis(PAUSE_MS));
         }
         if flags.is_master() {
             do_all_due(state, ctx, now);
@@ -153,7 +153,7 @@ fn do_due(state: &mut State, ctx: &Context, now: Timestamp, due: Due) {
 fn demote(state: &mut State, ctx: &Context) {
     state.deliveries.grants.forget_undelivered();
     while !state.locks.turn_is_over()
-        && let Some(ended) = state.locks.next_left()
+        && let Some(ended) = state.locks.next_stale()
     {
         state.deliveries.turn_away(ctx, &ended);
     }

@@ -33,7 +33,7 @@ pub(crate) struct One<'a> {
     pub(crate) value: Option<Arc<[u8]>>,
 }
 
-/// Whose a hold is.
+/// The owner of a hold.
 pub(crate) enum Owner<'a> {
     Caller(Text<'a>),
     Other(Arc<[u8]>),

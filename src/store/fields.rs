@@ -52,7 +52,7 @@ pub(crate) fn sole_owner(key: &Key<'_>) -> Option<ExclusiveHolder> {
 pub(crate) struct Scanned {
     pub(crate) holders: Vec<(Arc<[u8]>, Holder)>,
     /// The holders with only a count.
-    pub(crate) bare: Vec<Arc<[u8]>>,
+    pub(crate) without_terms: Vec<Arc<[u8]>>,
 }
 
 /// How many fields are read between two checks of the time.
@@ -67,7 +67,7 @@ pub(crate) fn scan(
 ) -> Option<Scanned> {
     let mut shared = SharedHolders::of(key.len());
     let mut seen = 0_usize;
-    let whole = key.for_each_field(&mut |field, value| {
+    let scan = key.for_each_field(&mut |field, value| {
         shared.add(field, value)?;
         seen += 1;
         if seen.is_multiple_of(FIELDS_AT_ONCE) && is_over() {
@@ -75,19 +75,22 @@ pub(crate) fn scan(
         }
         ControlFlow::Continue(())
     });
-    if whole.is_break() {
+    if scan.is_break() {
         return None;
     }
-    let mut bare = Vec::new();
-    let holders = shared.found(deadline, |owner| bare.push(Arc::clone(owner)))?;
-    Some(Scanned { holders, bare })
+    let mut without_terms = Vec::new();
+    let holders = shared.found(deadline, |owner| without_terms.push(Arc::clone(owner)))?;
+    Some(Scanned {
+        holders,
+        without_terms,
+    })
 }
 
 /// Counts the shared holders of a hash, and how many of them have leases that
 /// have not ended; `None` if a full scan is needed.
 pub(crate) fn count_holders(key: &Key<'_>, now: Timestamp) -> Option<[usize; 2]> {
     let (mut owners, mut terms, mut live) = (0, 0, 0);
-    let sound = key.for_each_field(&mut |field, value| {
+    let scan = key.for_each_field(&mut |field, value| {
         match Field::named(field) {
             Field::Terms(_) => {
                 let Some(holder) = codec::holder(value) else {
@@ -102,7 +105,7 @@ pub(crate) fn count_holders(key: &Key<'_>, now: Timestamp) -> Option<[usize; 2]>
         }
         ControlFlow::Continue(())
     });
-    (sound.is_continue() && owners == terms).then_some([owners, live])
+    (scan.is_continue() && owners == terms).then_some([owners, live])
 }
 
 /// The field with the details of a shared holder.

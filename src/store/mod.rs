@@ -13,5 +13,5 @@ mod write;
 pub(crate) use before::Before;
 pub(crate) use fields::CONSTANTS;
 pub(crate) use read::{confirms, exclusive_owner, holders, is_lock, known_holders, load, stamp};
-pub(crate) use shared_cache::Known;
+pub(crate) use shared_cache::SharedCache;
 pub(crate) use write::{Diff, Events};

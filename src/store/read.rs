@@ -14,7 +14,7 @@ use super::{
         FIELDS_OF_EXCLUSIVE, FIELDS_OF_ONE, constants, count_holders, holder_field, scan,
         sole_owner,
     },
-    shared_cache::{Known, Stamp},
+    shared_cache::{SharedCache, Stamp},
 };
 use crate::api::{Key, KeyKind, OwnedText, Text};
 
@@ -26,7 +26,7 @@ pub(crate) fn load<'a>(
     key: &Key<'_>,
     name: Name<'_>,
     owner: Option<Text<'a>>,
-    known: &mut Known,
+    known: &mut SharedCache,
     now: Timestamp,
 ) -> (Hold, Before<'a>) {
     match read(key, owner) {
@@ -64,7 +64,7 @@ pub(crate) fn exclusive_owner<'a>(
         return None;
     }
     let mut found = None;
-    let sound = key.for_each_field(&mut |field, value| match Field::named(field) {
+    let scanned = key.for_each_field(&mut |field, value| match Field::named(field) {
         Field::Fence | Field::Value => ControlFlow::Continue(()),
         Field::Count(owner) if found.is_none() && codec::count(value).is_some() => {
             let Some(room) = room.get_mut(..owner.len()) else {
@@ -76,7 +76,7 @@ pub(crate) fn exclusive_owner<'a>(
         }
         Field::Count(_) | Field::Terms(_) | Field::Reserved => ControlFlow::Break(()),
     });
-    room.get(..found.filter(|_| sound.is_continue())?)
+    room.get(..found.filter(|_| scanned.is_continue())?)
 }
 
 /// Reads all holders of a key, in any mode, without changing anything. `None`
@@ -118,7 +118,7 @@ pub(crate) fn is_lock(
     key: &Key<'_>,
     name: Name<'_>,
     owner: Option<Text>,
-    known: &Known,
+    known: &SharedCache,
     now: Timestamp,
 ) -> bool {
     match read(key, owner) {
@@ -127,7 +127,7 @@ pub(crate) fn is_lock(
         Stored::Shared(stored) => {
             let asking = owner.map(|owner| (owner, stored.count));
             let is_known = |shared: &Shared| agrees(key, shared, asking.as_ref(), now);
-            let known = known.look(name, stamp(key, stored.fence));
+            let known = known.peek(name, stamp(key, stored.fence));
             known.is_some_and(is_known) || scan(key, stored.deadline, &|| false).is_some()
         }
     }
@@ -138,17 +138,17 @@ pub(crate) fn is_lock(
 pub(crate) fn known_holders<'a>(
     key: &Key<'_>,
     name: Name<'_>,
-    known: &'a Known,
+    known: &'a SharedCache,
 ) -> Option<&'a Shared> {
     match read(key, None) {
-        Stored::Shared(StoredShared { fence, .. }) => known.look(name, stamp(key, fence)),
+        Stored::Shared(StoredShared { fence, .. }) => known.peek(name, stamp(key, fence)),
         Stored::Free | Stored::NoLock | Stored::Exclusive(_) | Stored::Sole { .. } => None,
     }
 }
 
 /// Whether a key has as many shared holders as known, after a scan of all of
 /// its fields.
-pub(crate) fn confirms(key: &Key<'_>, name: Name<'_>, known: &Known, now: Timestamp) -> bool {
+pub(crate) fn confirms(key: &Key<'_>, name: Name<'_>, known: &SharedCache, now: Timestamp) -> bool {
     let counted = || count_holders(key, now);
     known_holders(key, name, known)
         .is_some_and(|shared| counted() == Some([shared.len(), shared.live(now)]))
@@ -257,7 +257,7 @@ fn load_shared<'a>(
     key: &Key<'_>,
     name: Name<'_>,
     stored: StoredShared,
-    known: &mut Known,
+    known: &mut SharedCache,
     caller: Option<Text<'a>>,
     now: Timestamp,
 ) -> (Hold, Before<'a>) {
@@ -271,7 +271,10 @@ fn load_shared<'a>(
         let scanned = scan(key, deadline, &|| false)?;
         let mut shared = Shared::stored(scanned.holders, fence);
         // Missing data is written, so that it is the same each time.
-        scanned.bare.iter().for_each(|owner| shared.rewrite(owner));
+        scanned
+            .without_terms
+            .iter()
+            .for_each(|owner| shared.rewrite(owner));
         Some(shared)
     });
     let Some(mut shared) = shared.filter(|shared| !shared.is_empty()) else {

@@ -44,7 +44,7 @@ struct Entry {
     ends: Timestamp,
 }
 
-/// What is known of the locks of one database.
+/// The known locks of one database.
 #[derive(Default)]
 struct Database {
     locks: BTreeMap<Box<[u8]>, Entry>,
@@ -52,9 +52,9 @@ struct Database {
     holders: usize,
 }
 
-/// What is known of shared locks.
+/// The shared locks whose holders are cached.
 #[derive(Default)]
-pub(crate) struct Known {
+pub(crate) struct SharedCache {
     databases: BTreeMap<u32, Database>,
     /// A lock whose key is being renamed.
     renamed: Option<Entry>,
@@ -68,7 +68,7 @@ struct Forgotten {
     shared: Vec<Shared>,
 }
 
-impl Known {
+impl SharedCache {
     /// Whether no key event can matter.
     pub(crate) fn is_empty(&self) -> bool {
         self.databases.is_empty()
@@ -104,7 +104,7 @@ impl Known {
     }
 
     /// Reads the holders of a lock, if the lock is unchanged.
-    pub(crate) fn look(&self, name: Name<'_>, stamp: Stamp) -> Option<&Shared> {
+    pub(crate) fn peek(&self, name: Name<'_>, stamp: Stamp) -> Option<&Shared> {
         let entry = self.databases.get(&name.db)?.locks.get(name.key)?;
         entry.shared.as_ref().filter(|_| entry.stamp == stamp)
     }
@@ -223,9 +223,9 @@ impl Known {
 
     /// The lock whose last lease ends first.
     fn first_end(&self) -> Option<(Timestamp, u32, Box<[u8]>)> {
-        let firsts = self.databases.iter();
-        let firsts = firsts.filter_map(|(db, it)| Some((it.ends.first()?, *db)));
-        let ((end, key), db) = firsts.min()?;
+        let first_ends = self.databases.iter();
+        let first_ends = first_ends.filter_map(|(db, it)| Some((it.ends.first()?, *db)));
+        let ((end, key), db) = first_ends.min()?;
         Some((*end, db, key.clone()))
     }
 }

@@ -58,7 +58,8 @@ impl<'a> LoadedAll<'a> {
     /// Opens all keys as they are.
     fn as_they_are(state: &mut State, op: &Operation<'a>, keys: &'a [Text<'a>]) -> Self {
         let changing = Changing::new(keys);
-        let load = |key: &Text<'a>| Loaded::new(&mut state.known, &Operation { key: *key, ..*op });
+        let load =
+            |key: &Text<'a>| Loaded::new(&mut state.shared_cache, &Operation { key: *key, ..*op });
         let mut loaded: Vec<_> = keys.iter().map(load).collect();
         let holds: Vec<_> = loaded.iter_mut().map(|it| it.hold.take()).collect();
         let names = keys.iter().map(|key| Name {
@@ -114,10 +115,10 @@ pub(crate) fn check_all(
         let Some(opened) = Key::open_to_read(op.ctx, *key) else {
             continue;
         };
-        let (name, known) = (op.name(), &state.known);
+        let (name, known) = (op.name(), &state.shared_cache);
         if !store::is_lock(&opened, name, op.caller, known, op.now) {
             // The next one who asks gets the same.
-            state.known.forget(name);
+            state.shared_cache.forget(name);
             return Err(Failure::WrongType { key: index });
         }
     }

@@ -9,7 +9,7 @@ use crate::{
     operation::Operation,
     settings,
     state::State,
-    store::{self, Before, Diff, Events, Known},
+    store::{self, Before, Diff, Events, SharedCache},
 };
 
 /// Whether an unlock message is due.
@@ -52,7 +52,7 @@ pub(crate) struct Loaded<'a> {
 
 impl<'a> Loaded<'a> {
     /// Opens a key and reads its hold.
-    pub(crate) fn new(known: &mut Known, op: &Operation<'a>) -> Self {
+    pub(crate) fn new(known: &mut SharedCache, op: &Operation<'a>) -> Self {
         let key = Key::open(op.ctx, op.key);
         let (hold, before) = store::load(&key, op.name(), op.caller, known, op.now);
         Self {
@@ -74,7 +74,7 @@ impl<'a> Loaded<'a> {
         } = self.op;
         let diff = Diff::between(&self.before, &mut self.hold, caller, now);
         diff.write(&self.key);
-        let (locks, known) = (&mut state.locks, &mut state.known);
+        let (locks, known) = (&mut state.locks, &mut state.shared_cache);
         let value = locks
             .value_message(now, self.op.name(), &self.hold)
             .map(Box::new);

@@ -55,7 +55,7 @@ pub(crate) fn change<'a, R>(
     let done = match settled.loaded.hold {
         Hold::NoLock => Err(Failure::WrongType { key: 0 }),
         Hold::Free | Hold::Exclusive { .. } | Hold::Shared(_) => {
-            let others = OtherHolders::new(op, &state.known);
+            let others = OtherHolders::new(op, &state.shared_cache);
             let hold = &mut settled.loaded.hold;
             act(&mut state.locks, op.name(), hold, &others)
         }
@@ -155,7 +155,7 @@ struct Settled<'a> {
 impl<'a> Settled<'a> {
     fn open(state: &mut State, op: &Operation<'a>) -> Self {
         let changing = Changing::new(&[op.key]);
-        let loaded = Loaded::new(&mut state.known, op);
+        let loaded = Loaded::new(&mut state.shared_cache, op);
         let mut settled = Self {
             loaded,
             announce: Announce::No,

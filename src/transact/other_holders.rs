@@ -10,7 +10,7 @@ use rlock_core::{Holders, Name, Timestamp, VisitHolder, syntax::OWNER_LEN_MAX};
 use crate::{
     api::{Context, Key, OwnedText},
     operation::Operation,
-    store::{self, Known},
+    store::{self, SharedCache},
 };
 
 /// How long a deadlock search collects who waits for whom.
@@ -20,13 +20,13 @@ pub(crate) struct OtherHolders<'a> {
     ctx: &'a Context,
     now: Timestamp,
     db: u32,
-    known: &'a Known,
+    known: &'a SharedCache,
     /// When the search began, if it is long enough to check the clock.
     began: Cell<Option<Instant>>,
 }
 
 impl<'a> OtherHolders<'a> {
-    pub(crate) fn new(op: &Operation<'a>, known: &'a Known) -> Self {
+    pub(crate) fn new(op: &Operation<'a>, known: &'a SharedCache) -> Self {
         Self {
             ctx: op.ctx,
             now: op.now,

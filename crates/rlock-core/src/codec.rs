@@ -259,8 +259,8 @@ impl SharedHolders {
     }
 }
 
-const fn continue_if(goes_on: bool) -> ControlFlow<()> {
-    if goes_on {
+const fn continue_if(continues: bool) -> ControlFlow<()> {
+    if continues {
         ControlFlow::Continue(())
     } else {
         ControlFlow::Break(())

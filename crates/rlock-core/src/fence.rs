@@ -113,12 +113,12 @@ impl Fences {
         // back.
         self.last = self.last.max(next - 1);
         self.ahead.forget_below(next);
-        let met = names.clone().filter_map(|name| self.ahead.get(name)).max();
-        let Some(met) = met.filter(|met| *met >= next) else {
+        let known = names.clone().filter_map(|name| self.ahead.get(name)).max();
+        let Some(known) = known.filter(|known| *known >= next) else {
             self.last = next;
             return Fence(next);
         };
-        let above = (met + 1).min(Fence::MAX);
+        let above = (known + 1).min(Fence::MAX);
         for name in names {
             self.ahead.put(name, above);
         }
@@ -135,7 +135,7 @@ impl Fences {
     }
 }
 
-/// The fences ahead of the clock, by key. A hash of its name stands for a key,
+/// The fences ahead of the clock, by key. A hash of its name identifies a key,
 /// whatever its length. Two keys with the same hash share the larger fence, which
 /// harms neither.
 #[derive(Debug, Default)]

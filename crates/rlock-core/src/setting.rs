@@ -9,7 +9,7 @@ pub enum Setting {
     MaxLeaseMs,
     /// The most places in queues.
     MaxWaiters,
-    /// The most places of each user; 0 for no limit of its own.
+    /// The most places of each user; 0 for no such limit.
     MaxPlacesPerUser,
     /// The most holds and queued requests with `NOTIFY` or `BIND`.
     MaxWatches,

@@ -111,7 +111,7 @@ impl Shared {
         self.holders.ended(now)
     }
 
-    /// Whether there are no holders.
+    /// Whether nobody holds it.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

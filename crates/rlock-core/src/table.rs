@@ -463,7 +463,7 @@ impl Table {
         changed
     }
 
-    /// Whether the ticket stands for its request: a request for several keys has
+    /// Whether the ticket represents its request: a request for several keys has
     /// its deadline and connection with its first ticket.
     pub(crate) fn leads(&self, id: TicketId) -> bool {
         let multi = self.tickets.get(&id).and_then(|ticket| ticket.multi);
@@ -475,7 +475,7 @@ impl Table {
         self.multis.get(&multi).map_or(&[], |it| &it.members)
     }
 
-    /// Joins tickets to one request, for which the first stands.
+    /// Joins tickets to one request, which the first represents.
     pub(crate) fn join(&mut self, multi: MultiId, members: Vec<TicketId>) {
         let leader = members.first().copied();
         let unready = 0;
@@ -658,7 +658,7 @@ impl Table {
     /// The number of these locks for which a hold of this owner would need new
     /// memory: there is neither a watch of this owner nor a published value. Each
     /// lock has one value, and the value of another hold ends with that hold.
-    pub(crate) fn unremembered<'a>(
+    pub(crate) fn count_unwatched<'a>(
         &self,
         names: impl IntoIterator<Item = Name<'a>>,
         owner: &[u8],

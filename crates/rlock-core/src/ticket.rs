@@ -248,12 +248,12 @@ impl Rank {
     pub(crate) const MAX: Self = Self(i64::MAX);
 
     pub(crate) fn of(id: TicketId, is_upgrade: bool) -> Self {
-        // There are never that many tickets.
+        // Ticket numbers never get that large.
         let arrival = i64::try_from(id.0.get()).unwrap_or(i64::MAX - 1);
         Self(if is_upgrade { -arrival } else { arrival })
     }
 
-    /// The ticket that stands there.
+    /// The ticket at this position.
     pub(crate) const fn id(self) -> TicketId {
         match NonZeroU64::new(self.0.unsigned_abs()) {
             Some(number) => TicketId(number),

@@ -72,7 +72,7 @@ impl Locks {
         request: &Request<'_>,
         delivery: Delivery,
     ) -> (TicketId, Option<Effect>) {
-        let left = self.withdraw_left(name, request.owner);
+        let stale = self.withdraw_stale(name, request.owner);
         let queue = self.table.find_or_insert(name);
         let upgrades = hold.of_caller(request.owner).is_some();
         // An upgrade keeps no place: its owner holds the lock and comes before
@@ -81,8 +81,8 @@ impl Locks {
         request.options.keep = request.options.keep.filter(|_| !upgrades);
         let request = &request;
         let own = self.table.ticket_of(queue, request.owner);
-        let goes_on = |id: &TicketId| !upgrades || self.is_upgrade(*id);
-        let (id, earlier) = if let Some(id) = own.filter(goes_on) {
+        let continues = |id: &TicketId| !upgrades || self.is_upgrade(*id);
+        let (id, earlier) = if let Some(id) = own.filter(continues) {
             let earlier = self.take_over(now, id, request, delivery);
             (id, earlier.and_then(withdrawn))
         } else {
@@ -100,7 +100,7 @@ impl Locks {
             (self.table.push(ticket), earlier)
         };
         self.schedule_check(now, queue, hold);
-        (id, left.or(earlier))
+        (id, stale.or(earlier))
     }
 
     fn is_upgrade(&self, id: TicketId) -> bool {
@@ -220,7 +220,7 @@ impl Locks {
         let own = own.and_then(|id| Some((id, self.table.ticket(id)?)));
         let is_try = request.wait == Wait::No;
         match own {
-            Some((id, ticket)) if is_same(ticket, request) && !self.is_left(id) => {
+            Some((id, ticket)) if is_same(ticket, request) && !self.is_stale(id) => {
                 (ticket.is_kept() || !is_try) && !self.table.has_ahead(id)
             }
             Some(_) if !is_try => false,
@@ -244,7 +244,7 @@ impl Locks {
             return self.check_watches(&request.watch_request(), limits.watches_max, || 1);
         };
         if !is_same(earlier, request) {
-            if !self.is_request_left(id) {
+            if !self.is_request_stale(id) {
                 return Err(Refusal::OtherRequest { key: 0 });
             }
             self.check_shared(now, hold, request, limits)?;
@@ -272,7 +272,7 @@ impl Locks {
                 owners: vec![request.owner.into(), other],
             });
         }
-        let place = match own.filter(|id| !self.is_request_left(*id)) {
+        let place = match own.filter(|id| !self.is_request_stale(*id)) {
             Some(own) if !upgrades || self.is_upgrade(own) => Place::At(own),
             _ if upgrades => Place::First,
             _ => Place::Last,
@@ -294,7 +294,7 @@ impl Locks {
         owner: &[u8],
     ) -> Option<Box<[u8]>> {
         let front = self.table.front(queue?)?;
-        let front = self.table.ticket(front).filter(|_| !self.is_left(front))?;
+        let front = self.table.ticket(front).filter(|_| !self.is_stale(front))?;
         let other = front.is_upgrade && *front.owner != *owner;
         (other && hold.of_caller(&front.owner).is_some()).then(|| front.owner.clone())
     }

@@ -114,8 +114,8 @@ impl Locks {
             closed: None,
         });
         let mut known = self.table.watch_of(queue, owner);
-        if let Some(left) = known.filter(|id| self.is_watch_left(*id)) {
-            self.table.remove_watch(left);
+        if let Some(stale) = known.filter(|id| self.is_watch_stale(*id)) {
+            self.table.remove_watch(stale);
             known = None;
         }
         if let Some(id) = known {
@@ -184,7 +184,7 @@ impl Locks {
         Ok(())
     }
 
-    /// Checks that there may be that many more watches, if the request needs any.
+    /// Checks that the watches that the request needs do not exceed the limit.
     pub(super) fn check_watches(
         &self,
         watch: &WatchRequest<'_>,
@@ -208,7 +208,7 @@ impl Locks {
         watch: &WatchRequest<'_>,
         watches_max: u64,
     ) -> Result<(), Refusal> {
-        let more = || self.table.unremembered(names, watch.owner);
+        let more = || self.table.count_unwatched(names, watch.owner);
         self.check_watches(watch, watches_max, more)
     }
 

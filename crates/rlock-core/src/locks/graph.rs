@@ -51,7 +51,7 @@ pub(super) enum Verdict {
     /// the last for the asker.
     Cycle(Vec<Box<[u8]>>),
     /// Other owners were stuck before, and the graph is not complete: owners that
-    /// stand for others may be among them.
+    /// represent others may be among them.
     ExistingDeadlock,
 }
 

@@ -128,8 +128,8 @@ impl Locks {
         fence: Option<Fence>,
     ) -> Step<Option<u32>> {
         self.view(now, name, hold, Some(owner));
-        let meant = |held: &Holder| fence.is_none() || held.fence == fence;
-        let Some(mut held) = hold.of_caller(owner).filter(meant) else {
+        let matches_fence = |held: &Holder| fence.is_none() || held.fence == fence;
+        let Some(mut held) = hold.of_caller(owner).filter(matches_fence) else {
             return Step::without_effects(None);
         };
         if held.count > 1 && !all {
@@ -295,8 +295,8 @@ impl Locks {
     /// False during the grace after a start, and while losses of a lock must
     /// still be reported: these come before its next grant.
     fn is_granting(&self, now: Timestamp, queue: Option<QueueId>) -> bool {
-        let tells = || queue.is_some_and(|id| self.table.search(id).is_some());
-        self.granting_from.is_none_or(|from| from <= now) && !tells()
+        let is_searching = || queue.is_some_and(|id| self.table.search(id).is_some());
+        self.granting_from.is_none_or(|from| from <= now) && !is_searching()
     }
 
     fn hold_changed(&mut self, now: Timestamp, name: Name<'_>, hold: &Hold) {

@@ -77,9 +77,9 @@ impl Locks {
         request: &Request<'_>,
         delivery: &Delivery,
     ) -> Option<(TicketId, Vec<Effect>)> {
-        let left = names.iter();
-        let left = left.filter_map(|name| self.withdraw_left(*name, request.owner));
-        let mut effects: Vec<_> = left.collect();
+        let stale = names.iter();
+        let stale = stale.filter_map(|name| self.withdraw_stale(*name, request.owner));
+        let mut effects: Vec<_> = stale.collect();
         let queued = names.first().and_then(|name| {
             let ticket = self
                 .table
@@ -180,7 +180,7 @@ impl Locks {
         let is_try = request.wait == Wait::No;
         if let Some(multi) = own {
             let members = self.table.members(multi);
-            if members.iter().any(|id| self.is_left(*id)) {
+            if members.iter().any(|id| self.is_stale(*id)) {
                 return false;
             }
             let first = members.first().and_then(|id| self.table.ticket(*id));
@@ -242,7 +242,7 @@ impl Locks {
             let has_place = |name: &Name<'_>| {
                 let queue = self.table.find(*name);
                 let own = queue.and_then(|id| self.table.ticket_of(id, request.owner));
-                own.is_some_and(|id| !self.is_request_left(id))
+                own.is_some_and(|id| !self.is_request_stale(id))
             };
             if let Some(key) = names.iter().position(has_place) {
                 return Err(Refusal::OtherRequest { key });
@@ -260,7 +260,7 @@ impl Locks {
     fn target<'a>(&self, name: Name<'a>, hold: &'a Hold, request: &Request<'_>) -> Target<'a> {
         let queue = self.table.find(name);
         let own = queue.and_then(|id| self.table.ticket_of(id, request.owner));
-        let own = own.filter(|id| !self.is_request_left(*id));
+        let own = own.filter(|id| !self.is_request_stale(*id));
         Target {
             name,
             hold,

@@ -1,5 +1,5 @@
 //! Settling: drops holds that have lapsed, and hands off to all waiters that fit.
-//! Only this file decides who is next, and whether it is anybody's turn. A
+//! Only this file decides which waiter is next, and whether it gets the lock. A
 //! request for several keys must be first in all queues while all locks are free.
 //!
 //! Clients outside the queue, such as clients of Redisson, are treated fairly:
@@ -149,7 +149,7 @@ impl Locks {
             if !hold.admits(now, &ticket.owner, ticket.options.mode) {
                 return;
             }
-            if self.is_left(front) {
+            if self.is_stale(front) {
                 // It is already due, and the tickets behind it become due then.
                 return;
             }
@@ -273,8 +273,8 @@ impl Locks {
     }
 
     /// Grants a request for several keys, if it is first in all queues and all
-    /// locks are free; `names` and `holds` belong to its keys, in its order. The
-    /// one hand-off stands for all keys.
+    /// locks are free; `names` and `holds` belong to its keys, in its order. All
+    /// keys count as one hand-off.
     pub fn grant_all(
         &mut self,
         now: Timestamp,
@@ -287,7 +287,7 @@ impl Locks {
         for ((member, name), hold) in members.iter().zip(names).zip(&mut *holds) {
             self.view(now, *name, hold, None);
             let ticket = self.table.ticket(*member)?;
-            let (queue, gone) = (ticket.queue, self.is_gone(ticket) || self.is_left(*member));
+            let (queue, gone) = (ticket.queue, self.is_gone(ticket) || self.is_stale(*member));
             let over = ticket.wait_ends.has_passed(now);
             let front = self.table.front(queue);
             let offered = self.is_offered(now, queue);

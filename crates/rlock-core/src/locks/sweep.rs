@@ -1,8 +1,8 @@
-//! Work without a request: deadlines, closed connections, emptied databases. It
+//! Work without a request: deadlines, closed connections, flushed databases. It
 //! is done piece by piece, from each source in turn, with a limit for each turn.
 //!
 //! Ten thousand leases may end in one millisecond, and one release may let in ten
-//! thousand readers. The server would stall meanwhile. So every operation over
+//! thousand readers. To handle all at once would stall the server. So an operation over
 //! many tickets asks its budget before each ticket, and marks its lock as due
 //! when nothing is left. The unit is one ticket: a grant, the end of a wait, the
 //! report of a loss, the end of a lease. Each costs the shell some microseconds.
@@ -21,13 +21,13 @@ use crate::{Delivery, Due, Effect, Ended, Locks, Name, TicketId, Timestamp};
 pub(super) struct Sweep {
     turns: Turns,
     /// The number of the last ticket or watch from before this server became a
-    /// replica, while any of them may be left.
-    left: Option<NonZeroU64>,
+    /// replica, while any of them may remain.
+    stale: Option<NonZeroU64>,
     /// The next lock to check for a value that was published before that.
-    left_value: QueueId,
+    stale_value: QueueId,
     /// Queues that are being cleared, with the last ticket number at the time of
     /// the request.
-    emptied: BTreeMap<QueueId, NonZeroU64>,
+    cleared: BTreeMap<QueueId, NonZeroU64>,
     /// Closed connections that still have requests or watches, and when they
     /// closed.
     pub(super) closed: BTreeMap<u64, Timestamp>,
@@ -51,9 +51,9 @@ struct Recheck {
 #[derive(Clone, Copy, Debug)]
 enum Source {
     /// Entries from before this server became a replica.
-    Left,
+    Stale,
     /// Queues that an operator has cleared.
-    Emptied,
+    Cleared,
     /// Connections that have closed.
     Closed,
     /// Databases that have changed.
@@ -79,8 +79,8 @@ struct Turns {
 
 impl Turns {
     const ORDER: [Source; 8] = [
-        Source::Left,
-        Source::Emptied,
+        Source::Stale,
+        Source::Cleared,
         Source::Closed,
         Source::Rechecks,
         Source::Waits,
@@ -164,11 +164,11 @@ impl Locks {
     /// grants must wait longer, and this is called again, the rest waits until
     /// the new time.
     pub fn grant_from(&mut self, from: Option<Timestamp>) {
-        let was_held_back = self.granting_from.is_some();
+        let was_delayed = self.granting_from.is_some();
         self.granting_from = from;
         if from.is_some() {
             self.sweep.rechecks.retain(|it| !it.grants);
-        } else if was_held_back {
+        } else if was_delayed {
             self.recheck(None, true);
         }
     }
@@ -200,10 +200,10 @@ impl Locks {
 
     fn piece_of(&mut self, source: Source, now: Timestamp) -> Piece {
         match source {
-            Source::Left => self.piece_of_left(),
-            Source::Emptied => self.piece_of_emptied(),
+            Source::Stale => self.piece_of_stale(),
+            Source::Cleared => self.piece_of_cleared(),
             Source::Checks => self.next_due_check(now).into(),
-            Source::Due => self.table.next_due().map(to_be_settled).into(),
+            Source::Due => self.table.next_due().map(due_to_settle).into(),
             Source::Unbound => self.next_unbound().into(),
             Source::Closed => self.sweep_closed(),
             Source::Rechecks => self.recheck_one(),
@@ -215,7 +215,7 @@ impl Locks {
     fn next_due_check(&mut self, now: Timestamp) -> Option<Due> {
         let id = self.table.check_passed(now)?;
         let queue = self.table.queue(id)?;
-        let due = to_be_settled(queue);
+        let due = due_to_settle(queue);
         let again = matches!(queue.next_check(), Check::Again(_));
         self.table.set_check(
             id,
@@ -235,8 +235,8 @@ impl Locks {
         let rechecks = !self.sweep.rechecks.is_empty() && self.has_contended();
         if rechecks
             || !self.sweep.closed.is_empty()
-            || self.sweep.left.is_some()
-            || !self.sweep.emptied.is_empty()
+            || self.sweep.stale.is_some()
+            || !self.sweep.cleared.is_empty()
             || self.table.has_due()
             || !self.sweep.unbound.is_empty()
         {
@@ -326,17 +326,17 @@ impl Locks {
     /// request or report any loss, even if it becomes a master again at once.
     /// Later requests are not affected.
     pub fn demote(&mut self) {
-        self.sweep.left = self.table.last_id();
-        self.sweep.left_value = QueueId::MIN;
+        self.sweep.stale = self.table.last_id();
+        self.sweep.stale_value = QueueId::MIN;
     }
 
     /// The next request from before this server became a replica, which is turned
     /// away; after the last request the watches end. `None` if nothing is left,
     /// or if the budget of this turn is used up. A master handles them in
     /// [`Locks::next_due`].
-    pub fn next_left(&mut self) -> Option<Ended> {
+    pub fn next_stale(&mut self) -> Option<Ended> {
         loop {
-            match self.piece_of_left() {
+            match self.piece_of_stale() {
                 Piece::Due(Due::TurnAway(ended)) => return Some(ended),
                 Piece::Done if !self.budget.is_spent() => {}
                 Piece::Done | Piece::Due(_) | Piece::Nothing => return None,
@@ -344,8 +344,8 @@ impl Locks {
         }
     }
 
-    fn piece_of_left(&mut self) -> Piece {
-        let Some(last) = self.sweep.left else {
+    fn piece_of_stale(&mut self) -> Piece {
+        let Some(last) = self.sweep.stale else {
             return Piece::Nothing;
         };
         let ticket = self.table.oldest_place();
@@ -353,24 +353,24 @@ impl Locks {
             return self.withdraw(first).map(Due::TurnAway).into();
         }
         let watch = self.table.oldest_watch();
-        if let Some(first) = watch.filter(|id| self.is_watch_left(*id)) {
+        if let Some(first) = watch.filter(|id| self.is_watch_stale(*id)) {
             self.budget.spend(1);
             if let Some(watch) = self.table.remove_watch(first) {
                 self.table.drop_if_idle(watch.queue);
             }
             return Piece::Done;
         }
-        if let Some((next, last_value)) = self.table.last_value_from(self.sweep.left_value) {
+        if let Some((next, last_value)) = self.table.last_value_from(self.sweep.stale_value) {
             self.budget.spend(1);
-            self.sweep.left_value = QueueId(next.0 + 1);
-            if self.is_value_left(&last_value) {
+            self.sweep.stale_value = QueueId(next.0 + 1);
+            if self.is_value_stale(&last_value) {
                 self.table.forget_last_value(next);
             }
             return Piece::Done;
         }
-        self.sweep.left = None;
+        self.sweep.stale = None;
         if self.table.is_empty() {
-            // So no work can be left.
+            // So no work can remain.
             self.sweep = Sweep::default();
             self.ready.clear();
         }
@@ -382,13 +382,13 @@ impl Locks {
     /// requests that this turn allows, and leaves the rest to
     /// [`Locks::next_due`]. None of them is granted any more; later requests are
     /// not affected.
-    pub fn empty_queue(&mut self, name: Name<'_>) -> Vec<Ended> {
+    pub fn clear_queue(&mut self, name: Name<'_>) -> Vec<Ended> {
         let mut ended = Vec::new();
         let queue = self.table.find(name);
         if let (Some(queue), Some(last)) = (queue, self.table.last_id()) {
-            self.sweep.emptied.insert(queue, last);
-            while !self.budget.is_spent() && self.sweep.emptied.contains_key(&queue) {
-                ended.extend(self.end_emptied(queue));
+            self.sweep.cleared.insert(queue, last);
+            while !self.budget.is_spent() && self.sweep.cleared.contains_key(&queue) {
+                ended.extend(self.end_cleared(queue));
             }
         }
         ended
@@ -396,12 +396,12 @@ impl Locks {
 
     /// Ends one place of a queue that is being cleared. When none is left, the
     /// queue is a normal one again.
-    fn end_emptied(&mut self, queue: QueueId) -> Option<Ended> {
-        let last = *self.sweep.emptied.get(&queue)?;
+    fn end_cleared(&mut self, queue: QueueId) -> Option<Ended> {
+        let last = *self.sweep.cleared.get(&queue)?;
         let place = self.table.first_place_until(queue, last);
         let ended = place.and_then(|id| self.withdraw(id));
         if ended.is_none() {
-            self.sweep.emptied.remove(&queue);
+            self.sweep.cleared.remove(&queue);
             if self.table.front(queue).is_some() {
                 self.table.mark_due(queue);
             }
@@ -409,61 +409,61 @@ impl Locks {
         ended
     }
 
-    fn piece_of_emptied(&mut self) -> Piece {
-        let Some(queue) = self.sweep.emptied.keys().next().copied() else {
+    fn piece_of_cleared(&mut self) -> Piece {
+        let Some(queue) = self.sweep.cleared.keys().next().copied() else {
             return Piece::Nothing;
         };
         self.budget.spend(1);
-        let ended = self.end_emptied(queue);
+        let ended = self.end_cleared(queue);
         ended.map_or(Piece::Done, |ended| Piece::Due(Due::Withdraw(ended)))
     }
 
     /// Whether a ticket only waits for its withdrawal: it is from before this
     /// server became a replica, or from before its queue was cleared. If its
     /// owner asks again, that counts as a first request.
-    pub(super) fn is_left(&self, id: TicketId) -> bool {
-        self.sweep.left.is_some_and(|last| id.number() <= last) || self.is_emptied(id)
+    pub(super) fn is_stale(&self, id: TicketId) -> bool {
+        self.sweep.stale.is_some_and(|last| id.number() <= last) || self.is_in_cleared(id)
     }
 
-    fn has_left(&self) -> bool {
-        self.sweep.left.is_some() || !self.sweep.emptied.is_empty()
+    fn has_stale(&self) -> bool {
+        self.sweep.stale.is_some() || !self.sweep.cleared.is_empty()
     }
 
     /// Whether any ticket of a request only waits for its withdrawal; then the
     /// whole request does.
-    pub(super) fn is_request_left(&self, id: TicketId) -> bool {
-        self.has_left() && self.members_of(id).iter().any(|it| self.is_left(*it))
+    pub(super) fn is_request_stale(&self, id: TicketId) -> bool {
+        self.has_stale() && self.members_of(id).iter().any(|it| self.is_stale(*it))
     }
 
     /// Ends an owner's request that only waits for its withdrawal, because the
     /// owner has asked again. Returns the end of its call.
-    pub(super) fn withdraw_left(&mut self, name: Name<'_>, owner: &[u8]) -> Option<Effect> {
-        if !self.has_left() {
+    pub(super) fn withdraw_stale(&mut self, name: Name<'_>, owner: &[u8]) -> Option<Effect> {
+        if !self.has_stale() {
             return None;
         }
         let own = self.table.ticket_of(self.table.find(name)?, owner);
-        let left = own.filter(|id| self.is_request_left(*id))?;
-        withdrawn(self.withdraw(left)?.delivery)
+        let stale = own.filter(|id| self.is_request_stale(*id))?;
+        withdrawn(self.withdraw(stale)?.delivery)
     }
 
     /// Whether a watch is from before this server became a replica.
-    pub(super) fn is_watch_left(&self, id: WatchId) -> bool {
-        self.sweep.left.is_some_and(|last| id.0 <= last.get())
+    pub(super) fn is_watch_stale(&self, id: WatchId) -> bool {
+        self.sweep.stale.is_some_and(|last| id.0 <= last.get())
     }
 
     /// Whether a value was published before this server became a replica.
-    pub(super) fn is_value_left(&self, last_value: &LastValue) -> bool {
+    pub(super) fn is_value_stale(&self, last_value: &LastValue) -> bool {
         self.sweep
-            .left
+            .stale
             .is_some_and(|last| last_value.number <= last)
     }
 
-    fn is_emptied(&self, id: TicketId) -> bool {
-        if self.sweep.emptied.is_empty() {
+    fn is_in_cleared(&self, id: TicketId) -> bool {
+        if self.sweep.cleared.is_empty() {
             return false;
         }
         let ticket = self.table.ticket(id);
-        let last = ticket.and_then(|it| self.sweep.emptied.get(&it.queue));
+        let last = ticket.and_then(|it| self.sweep.cleared.get(&it.queue));
         last.is_some_and(|last| id.number() <= *last)
     }
 
@@ -615,7 +615,7 @@ impl Locks {
     }
 }
 
-fn to_be_settled(queue: &Queue) -> Due {
+fn due_to_settle(queue: &Queue) -> Due {
     let Name { db, key } = queue.name();
     let key = key.into();
     Due::Settle { db, key }
@@ -638,7 +638,7 @@ impl Budget {
         Self { left: tickets }
     }
 
-    /// Takes that many tickets from the budget, or all that are left.
+    /// Takes `tickets` from the budget, or all that remain.
     pub(super) const fn spend(&mut self, tickets: usize) {
         self.left = self.left.saturating_sub(tickets);
     }

@@ -119,8 +119,8 @@ pub(super) struct Search<'a> {
     queues: BTreeMap<QueueId, Rc<Blockers>>,
     /// Where the asker waits or would wait, and whether it only would.
     asker_at: BTreeMap<QueueId, (Rank, bool)>,
-    /// Whether everybody ahead in a queue is followed, not only the nearest one
-    /// that waits elsewhere too.
+    /// Whether all owners ahead in a queue are followed, not only the nearest
+    /// one that waits elsewhere too.
     is_whole: bool,
     pace: Pace,
 }
@@ -137,7 +137,7 @@ impl<'a> Search<'a> {
         let mut pace = Pace::default();
         let waits = table.waits_of(asker);
         let waits = waits.take_while(|_| pace.step(holders).is_continue());
-        let waits = waits.filter(|(id, _)| !locks.is_request_left(*id));
+        let waits = waits.filter(|(id, _)| !locks.is_request_stale(*id));
         let waits = waits.map(|(id, ticket)| (ticket.queue, (table.rank(id), false)));
         let targets_at = targets.iter();
         let targets_at =
@@ -158,7 +158,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The same search, in which no owner stands for others.
+    /// The same search, in which no owner represents others.
     pub(super) fn whole(self) -> Self {
         Self {
             is_whole: true,
@@ -290,7 +290,7 @@ impl<'a> Search<'a> {
     fn is_over(&self, id: TicketId, ticket: &Ticket) -> bool {
         let asked = |target: &Target<'_>| target.queue == Some(ticket.queue);
         (*ticket.owner == *self.asker && self.targets.iter().any(asked))
-            || self.locks.is_request_left(id)
+            || self.locks.is_request_stale(id)
     }
 
     /// What a waiter needs: its own needs, and the needs of those ahead of it.

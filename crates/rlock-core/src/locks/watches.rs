@@ -94,8 +94,8 @@ impl Locks {
         if binding.is_some_and(|it| it.has_ended(now)) {
             step.announce = step.announce.max(Announce::IfFree);
         }
-        let heard = notice.filter(|it| !self.sweep.closed.contains_key(&it.session));
-        if let Some(listener) = heard {
+        let connected = notice.filter(|it| !self.sweep.closed.contains_key(&it.session));
+        if let Some(listener) = connected {
             step.effects.push(Effect::Lost {
                 owner,
                 fence,
@@ -135,7 +135,7 @@ impl Locks {
         let last_value = self
             .table
             .last_value(queue)
-            .filter(|it| !self.is_value_left(it));
+            .filter(|it| !self.is_value_stale(it));
         let is_new =
             last_value.is_none_or(|it| (it.fence, it.value) != (fence, self.table.hash(value)));
         if is_new {
@@ -159,7 +159,7 @@ impl Locks {
         self.schedule_check(now, queue, hold);
         self.table.forget_last_value(queue);
         let fence = last_value.fence;
-        (!self.is_value_left(&last_value)).then_some(ValueMessage { fence, value: None })
+        (!self.is_value_stale(&last_value)).then_some(ValueMessage { fence, value: None })
     }
 
     /// Reports the end of a hold to the followers of its value from now on,
@@ -174,7 +174,7 @@ impl Locks {
     ) {
         let queue = self.table.find_or_insert(name);
         let last_value = self.table.last_value(queue);
-        if last_value.is_none_or(|it| self.is_value_left(&it)) {
+        if last_value.is_none_or(|it| self.is_value_stale(&it)) {
             // Followers that have seen this fence ignore smaller ones.
             self.fences.record(now, name, fence);
             self.table.set_last_value(queue, fence, value);

@@ -39,7 +39,7 @@ impl Check {
 /// A [`Check`] without its time, so that both take nine bytes in a queue: there
 /// may be a million queues.
 #[derive(Clone, Copy, Debug)]
-enum Why {
+enum CheckKind {
     Never,
     LeaseEnd,
     LeaseEnded,
@@ -95,7 +95,7 @@ pub(crate) struct Queue {
     pub(super) len: u32,
     pub(super) watches: u32,
     check_at: Timestamp,
-    check_why: Why,
+    check_kind: CheckKind,
     pub(super) streak: Streak,
     pub(super) due: bool,
 }
@@ -108,7 +108,7 @@ impl Queue {
             len: 0,
             watches: 0,
             check_at: Timestamp::NEVER,
-            check_why: Why::Never,
+            check_kind: CheckKind::Never,
             streak: Streak {
                 hand_offs: 0,
                 offered: false,
@@ -141,34 +141,34 @@ impl Queue {
 
     /// Whether the lock was free at the last check, so that it could be granted.
     pub(crate) const fn was_free(&self) -> bool {
-        matches!(self.check_why, Why::Never) && !self.streak.offered
+        matches!(self.check_kind, CheckKind::Never) && !self.streak.offered
     }
 
     /// Whether the known lease of the lock has ended.
     pub(crate) const fn was_lease_due(&self, now: Timestamp) -> bool {
-        match self.check_why {
-            Why::LeaseEnd => self.check_at.has_passed(now),
-            Why::LeaseEnded => true,
-            Why::Never | Why::Again => false,
+        match self.check_kind {
+            CheckKind::LeaseEnd => self.check_at.has_passed(now),
+            CheckKind::LeaseEnded => true,
+            CheckKind::Never | CheckKind::Again => false,
         }
     }
 
     /// When and why the lock must be checked.
     pub(crate) const fn next_check(&self) -> Check {
-        match self.check_why {
-            Why::Never => Check::Never,
-            Why::LeaseEnd => Check::LeaseEnd(self.check_at),
-            Why::LeaseEnded => Check::LeaseEnded,
-            Why::Again => Check::Again(self.check_at),
+        match self.check_kind {
+            CheckKind::Never => Check::Never,
+            CheckKind::LeaseEnd => Check::LeaseEnd(self.check_at),
+            CheckKind::LeaseEnded => Check::LeaseEnded,
+            CheckKind::Again => Check::Again(self.check_at),
         }
     }
 
     pub(super) const fn set_check(&mut self, check: Check) {
-        (self.check_why, self.check_at) = match check {
-            Check::Never => (Why::Never, Timestamp::NEVER),
-            Check::LeaseEnd(at) => (Why::LeaseEnd, at),
-            Check::LeaseEnded => (Why::LeaseEnded, Timestamp::NEVER),
-            Check::Again(at) => (Why::Again, at),
+        (self.check_kind, self.check_at) = match check {
+            Check::Never => (CheckKind::Never, Timestamp::NEVER),
+            Check::LeaseEnd(at) => (CheckKind::LeaseEnd, at),
+            Check::LeaseEnded => (CheckKind::LeaseEnded, Timestamp::NEVER),
+            Check::Again(at) => (CheckKind::Again, at),
         };
     }
 

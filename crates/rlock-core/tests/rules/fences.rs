@@ -28,10 +28,10 @@ fn grant_at(locks: &mut Locks, now: Timestamp, name: Name<'_>) -> Fence {
 
 /// A request reads the lock of another owner.
 fn read_lock(locks: &mut Locks, now: Timestamp, fence: Option<Fence>) {
-    look_at(locks, now, KEY, fence);
+    read_by_other(locks, now, KEY, fence);
 }
 
-fn look_at(locks: &mut Locks, now: Timestamp, name: Name<'_>, fence: Option<Fence>) {
+fn read_by_other(locks: &mut Locks, now: Timestamp, name: Name<'_>, fence: Option<Fence>) {
     let mut hold = Hold::exclusive(Who::Other, fence, now.plus_millis(1000));
     let asked = request("bob", Wait::No);
     let step = locks.acquire(now, name, &mut hold, &asked, &NO_LIMITS, &Nobody);
@@ -172,7 +172,7 @@ fn fences_of_limited_keys_are_remembered_and_the_furthest_ahead_forgotten_first(
     read_lock(&mut locks, at(0), Fence::new(honest));
     for (name, more) in names.iter().zip(0..) {
         let key = name.as_bytes();
-        look_at(
+        read_by_other(
             &mut locks,
             at(0),
             Name { db: 0, key },

@@ -323,7 +323,7 @@ fn demoted_server_withdraws_all_requests_and_forgets_the_watches() {
     locks.session_closed(at(0), 7);
     locks.settle_all_later(None);
     locks.demote();
-    while let Some(ended) = locks.next_left() {
+    while let Some(ended) = locks.next_stale() {
         assert_eq!(&*ended.key, KEY.key);
         owners.push(ended.owner);
     }
@@ -419,7 +419,7 @@ fn cleared_queue_grants_no_earlier_request_and_keeps_later_ones() {
         notified(&mut locks, at(0), &hold, owner, 8);
     }
     locks.begin_turn(1);
-    assert_eq!(locks.empty_queue(KEY).len(), 1, "the others later");
+    assert_eq!(locks.clear_queue(KEY).len(), 1, "the others later");
     locks.begin_turn(100);
     let step = locks.force(at(1), KEY, &mut hold);
     assert_eq!(step.reply, 1);
@@ -499,7 +499,7 @@ fn owner_of_a_cleared_queue_may_make_any_request_and_its_earlier_call_ends() {
         notified(&mut locks, at(0), &hold, "cid", 8);
         assert_eq!(queued(&mut locks, first.0, first.1, 1), []);
         locks.begin_turn(1);
-        assert_eq!(locks.empty_queue(KEY).len(), 1, "bob later");
+        assert_eq!(locks.clear_queue(KEY).len(), 1, "bob later");
         locks.begin_turn(100);
         // At the other key alone, it may wait there beside its earlier request.
         let beside = first.0.len() == 1 && then.0 == &both[1..];
@@ -547,16 +547,16 @@ fn places_of_a_cleared_queue_block_nobody() {
         let step = locks.acquire(at(1), name, hold, &asked, &NO_LIMITS, &holders);
         step.map(|it| it.reply)
     };
-    let circle = |owners: [&str; 2]| {
+    let cycle = |owners: [&str; 2]| {
         let owners = owners.map(|it| it.as_bytes().into()).to_vec();
         Err(Refusal::Deadlock { owners })
     };
     assert_eq!(
         ask(&mut locks, OTHER, &mut of_other, "eve"),
-        circle(["bob", "eve"])
+        cycle(["bob", "eve"])
     );
     locks.begin_turn(1);
-    assert_eq!(locks.empty_queue(KEY).len(), 1, "bob and eve later");
+    assert_eq!(locks.clear_queue(KEY).len(), 1, "bob and eve later");
     assert_eq!(
         ask(&mut locks, OTHER, &mut of_other, "eve"),
         Ok(Admission::MustWait)
@@ -569,7 +569,7 @@ fn places_of_a_cleared_queue_block_nobody() {
     hold = of_somebody_else(&hold);
     assert_eq!(
         ask(&mut locks, KEY, &mut hold, "bob"),
-        circle(["bob", "dan"])
+        cycle(["bob", "dan"])
     );
     assert_eq!(locks.check_indices(), Ok(()));
 }

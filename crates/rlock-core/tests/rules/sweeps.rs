@@ -311,7 +311,7 @@ impl Work {
 
     /// Creates this much work that is due at 20 ms, in locks of this database and
     /// on this connection.
-    fn pile_up(self, driver: &mut Driver, db: u32, session: u64, many: usize) {
+    fn add_work(self, driver: &mut Driver, db: u32, session: u64, many: usize) {
         let keys: Vec<_> = (0..many).map(|n| format!("k{n}")).collect();
         let lease_ms = if self == Self::LeaseEnds { 10 } else { 1000 };
         let bind = (self == Self::BoundHolds).then_some(Grace::from_millis(0));
@@ -378,9 +378,9 @@ fn no_kind_of_work_waits_until_another_is_finished() {
             // A changed database requires a pass over all queues.
             let (before, after) = (work == Work::ChangedDatabase, 2000);
             let before = usize::from(before);
-            work.pile_up(&mut driver, 2, 2, before);
-            flood.pile_up(&mut driver, 1, 1, after);
-            work.pile_up(&mut driver, 2, 2, 1 - before);
+            work.add_work(&mut driver, 2, 2, before);
+            flood.add_work(&mut driver, 1, 1, after);
+            work.add_work(&mut driver, 2, 2, 1 - before);
             driver.now = at(20);
             driver.locks.begin_turn(2 * PIECE);
             let mut due = std::iter::from_fn(|| driver.locks.next_due(at(20))).take(2 * PIECE);

@@ -136,7 +136,7 @@ impl Server {
     /// It is a replica from now on.
     pub(crate) fn demote(&mut self) {
         self.core.locks.demote();
-        while let Some(ended) = self.core.locks.next_left() {
+        while let Some(ended) = self.core.locks.next_stale() {
             if let rlock_core::Delivery::Notify(listener) = &ended.delivery {
                 let (db, key) = (0, &*ended.key);
                 let name = rlock_core::Name { db, key };

@@ -167,7 +167,7 @@ impl Driver {
             if self.store.load(self.now, name, None) == Hold::NoLock {
                 return Reply::WRONG_TYPE;
             }
-            for ended in self.locks.empty_queue(name) {
+            for ended in self.locks.clear_queue(name) {
                 self.withdraw(&ended, None);
             }
         }

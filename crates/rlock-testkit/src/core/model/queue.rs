@@ -193,7 +193,7 @@ impl Model {
     }
 
     /// All places of a lock end.
-    pub(super) fn empty_queue(&mut self, at: usize) {
+    pub(super) fn clear_queue(&mut self, at: usize) {
         for id in self.locks[at].queue.clone() {
             let place = self.request(id).clone();
             if place.is_kept() {

@@ -139,7 +139,7 @@ impl Model {
             if self.locks[at].data.is_other() {
                 return Reply::WRONG_TYPE;
             }
-            self.empty_queue(at);
+            self.clear_queue(at);
         }
         self.settle(at);
         let data = &self.locks[at].data;
