@@ -43,7 +43,7 @@ public final class Client implements AutoCloseable {
     private static final String[] LOSSES = {"its lease ended", "the server ended it", "it was released"};
     private static final System.Logger LOG = System.getLogger("rlock");
     private static final System.Logger.Level[] LEVELS =
-            {System.Logger.Level.DEBUG, System.Logger.Level.INFO, System.Logger.Level.WARNING};
+            {System.Logger.Level.TRACE, System.Logger.Level.DEBUG, System.Logger.Level.WARNING};
     private static final AtomicInteger THREADS = new AtomicInteger();
 
     private final SSLContext tls;
