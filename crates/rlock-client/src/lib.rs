@@ -160,8 +160,8 @@
 //! # Logging
 //!
 //! The client logs with [`tracing`](https://docs.rs/tracing), so a program needs
-//! a subscriber to see it. A lost lock, a lost connection and an unreachable
-//! server are warnings. The client warns once per outage, such as `cannot reach
+//! a subscriber to see it. A lost lock, a refused renewal, a lost connection and
+//! an unreachable server are warnings. The client warns once per outage, such as `cannot reach
 //! 127.0.0.1:6379 (connection refused), trying again`, and once more if the
 //! server then refuses the password. The first failure is not a warning:
 //! [`Client::connect`] returns it as [`Error::Connect`].

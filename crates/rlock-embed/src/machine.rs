@@ -1098,6 +1098,9 @@ fn described(note: &Note) -> (u8, String) {
         Note::Lost { address } => (2, format!("connection to the server at {address} lost")),
         Note::Silent => (2, "the connection is silent".to_owned()),
         Note::NamedElsewhere => (1, "the Sentinels name another server".to_owned()),
+        Note::NotRenewed { key, reason } => {
+            (2, format!("cannot renew {key} ({reason}), trying again"))
+        }
         Note::UnknownMessage(message) => {
             let message = String::from_utf8_lossy(message);
             (2, format!("unknown message: {message}"))

@@ -246,6 +246,9 @@ impl State {
             Note::Lost { address } => tracing::warn!(address, "connection to the server lost"),
             Note::Silent => tracing::warn!("the connection is silent"),
             Note::NamedElsewhere => tracing::info!("the Sentinels name another server"),
+            Note::NotRenewed { key, reason } => {
+                tracing::warn!(key, "cannot renew {key} ({reason}), trying again");
+            }
             Note::UnknownMessage(message) => {
                 let message = String::from_utf8_lossy(message);
                 tracing::warn!(%message, "unknown message");

@@ -4,7 +4,7 @@ use std::fmt::{Debug, Write as _};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rlock_client::{Client, Error};
+use rlock_client::{Client, Error, Loss, Terms};
 use rlock_testkit::asynchronous::{PATIENCE, Server, eventually};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -73,6 +73,33 @@ async fn an_outage_is_logged_once() {
     let begin = format!("cannot reach {address} (");
     assert!(unreachable.starts_with(&begin), "{unreachable}");
     assert!(unreachable.ends_with("), trying again"), "{unreachable}");
+}
+
+#[tokio::test]
+async fn a_refused_renewal_is_logged_once_with_the_rule() {
+    let server = Server::start().await;
+    let mut admin = server.admin().await;
+    let _: () = admin.run("ACL SETUSER app on >p ~* &* +@all").await;
+    let warnings = Warnings::default();
+    let seen = warnings.clone();
+    let _guard = tracing::subscriber::set_default(warnings);
+    let url = format!("redis://app:p@127.0.0.1:{}", server.port());
+    let client = Client::connect(&url).await.unwrap();
+    let terms = Terms::new().lease(Duration::from_secs(1)).unwrap();
+    let guard = client.mutex("k").with(terms).lock().await.unwrap();
+    let _: () = admin.run("ACL SETUSER app -rlock.renew").await;
+    let loss = tokio::time::timeout(PATIENCE, guard.loss()).await.unwrap();
+    assert_eq!(loss, Loss::LeaseEnded);
+    let seen = seen.0.lock().unwrap();
+    let refusals: Vec<_> = seen.iter().filter(|it| it.contains("renew")).collect();
+    let [refusal] = refusals[..] else {
+        panic!("{seen:?}");
+    };
+    assert!(
+        refusal.starts_with("cannot renew k (not permitted: "),
+        "{refusal}"
+    );
+    assert!(refusal.contains("needs +rlock.renew"), "{refusal}");
 }
 
 #[tokio::test]

@@ -322,6 +322,14 @@ pub enum Note {
     NamedElsewhere,
     /// A server sent a message that this client does not understand.
     UnknownMessage(Vec<u8>),
+    /// The server refused to renew a hold; once until a renewal succeeds. Renewing
+    /// is retried until the hold is lost.
+    NotRenewed {
+        /// The first key of the hold.
+        key: String,
+        /// The server's error.
+        reason: String,
+    },
     /// No server reports the slots. The servers are asked again.
     NoRoutes {
         /// Why.
@@ -578,6 +586,9 @@ impl Endpoint {
                 }
                 engine::Action::Over { proof, why } => {
                     self.actions.push_back(Action::Over { proof, why });
+                }
+                engine::Action::Refused { key, reason } => {
+                    self.note(Note::NotRenewed { key, reason });
                 }
                 engine::Action::Connect { node } => self.keep(now, node),
                 engine::Action::Retire { connection } => {

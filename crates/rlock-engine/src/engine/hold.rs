@@ -46,6 +46,8 @@ pub(super) struct Hold {
     pub(super) renewing: Option<Instant>,
     /// Renewals that failed since the last success.
     pub(super) failures: u32,
+    /// Whether a refused renewal has been reported since the last success.
+    pub(super) is_refusal_reported: bool,
     pub(super) timer_due: Option<Instant>,
     /// When its last timer was due.
     pub(super) last_due: Option<Instant>,
@@ -294,6 +296,7 @@ impl Engine {
             number: self.begun,
             renewing: None,
             failures: 0,
+            is_refusal_reported: false,
             timer_due: None,
             last_due: None,
             urgent: None,
@@ -340,6 +343,7 @@ impl Engine {
             return false;
         }
         hold.failures = 0;
+        hold.is_refusal_reported = false;
         if grant.sent >= hold.asked {
             hold.asked = grant.sent;
             hold.lease_end = validity_end(grant.sent, grant.lease);

@@ -583,6 +583,14 @@ pub enum Action {
         /// How it ended.
         why: Loss,
     },
+    /// The server refused to renew a hold. Renewing is retried until the hold is
+    /// lost.
+    Refused {
+        /// The first key of the hold.
+        key: String,
+        /// The server's error.
+        reason: String,
+    },
     /// Connect to a server, and reconnect whenever the connection ends.
     Connect {
         /// The server.

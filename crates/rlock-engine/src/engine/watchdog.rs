@@ -35,7 +35,7 @@ use crate::engine::request::{Renewal, Reply, Request, Requester, Sent};
 use crate::engine::terms::{Terms, Value, validity_end};
 use crate::engine::work::{Context, Input, Next, Task, Work};
 use crate::engine::{Action, ConnectionState, Engine, Id, Outcome, Timer};
-use crate::error::{Error, Fault, Loss};
+use crate::error::{Error, Failure, Fault, Loss};
 
 /// The number of holds for each renewal that may be in progress.
 const HOLDS_PER_RENEWAL: usize = 500;
@@ -383,10 +383,27 @@ impl Engine {
 
     /// Retries an operation that failed for a hold, after a pause.
     pub(super) fn check_failed(&mut self, now: Instant, id: Id, fault: &Fault) {
-        if matches!(fault, Fault::Refused(Error::NotALock(_))) {
-            return self.lose(now, id);
+        match fault {
+            Fault::Refused(Error::NotALock(_)) => return self.lose(now, id),
+            Fault::Refused(error) => self.report_refusal(now, id, error.to_string()),
+            Fault::Transient(failure @ Failure::Server(_)) => {
+                self.report_refusal(now, id, failure.to_string());
+            }
+            _ => {}
         }
         self.check_again(now, id);
+    }
+
+    /// Reports a refused renewal, once until the next success. Otherwise a lack of
+    /// rights would look like a lease that ended without a reason.
+    fn report_refusal(&mut self, now: Instant, id: Id, reason: String) {
+        let hold = self.holds.get_mut(&id);
+        let Some(hold) = hold.filter(|it| it.proof.is_live(now) && !it.is_refusal_reported) else {
+            return;
+        };
+        hold.is_refusal_reported = true;
+        let key = hold.proof.claims.label();
+        self.actions.push_back(Action::Refused { key, reason });
     }
 
     fn check_again(&mut self, now: Instant, id: Id) {

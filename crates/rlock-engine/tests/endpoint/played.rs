@@ -132,6 +132,9 @@ impl Played {
                         .extend(is_news.then(|| format!("{address}: {reason}")));
                     format!("not connected: {failure}")
                 }
+                Action::Note(Note::NotRenewed { key, reason }) => {
+                    format!("not renewed: {key}: {reason}")
+                }
                 Action::Note(Note::UnknownMessage(_)) => "unknown message".to_owned(),
                 Action::Note(_) => continue,
             };

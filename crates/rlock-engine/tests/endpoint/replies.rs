@@ -287,6 +287,37 @@ fn a_failed_extension_does_not_change_renewals() {
 }
 
 #[test]
+fn a_refused_renewal_is_reported_once_until_one_succeeds() {
+    let mut it = Played::connected();
+    it.asks("a");
+    it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+    let refused = "-NOPERM this user has no permissions to run the 'rlock.renew' command\r\n";
+    let reports = |it: &mut Played| {
+        let did = it.did().into_iter();
+        did.filter(|it| it.starts_with("not renewed: a: not permitted: this user has no"))
+            .count()
+    };
+    it.passes(11_000);
+    it.answers(1, "RLOCK.RENEW", refused);
+    it.passes(100);
+    it.answers(1, "RLOCK.RENEW", refused);
+    assert_eq!(reports(&mut it), 1);
+    it.passes(100);
+    it.answers(1, "RLOCK.RENEW", ":7\r\n");
+    it.actions();
+    let mut next = Vec::new();
+    for _ in 0..11 {
+        if next.is_empty() {
+            it.passes(1_000);
+            next = it.actions();
+        }
+    }
+    assert_eq!(next, ["1 RLOCK.RENEW a o2 30000"]);
+    it.answers(1, "RLOCK.RENEW", refused);
+    assert_eq!(reports(&mut it), 1);
+}
+
+#[test]
 fn a_refusal_for_a_lack_of_rights_names_the_key_and_the_rule() {
     let mut it = Played::connected();
     let refused = "-NOPERM No permissions to access a key\r\n";

@@ -45,7 +45,7 @@ impl World {
                 let soon = self.delay();
                 self.later(soon, client, WorldEvent::Connects { node });
             }
-            Action::Over { .. } | Action::Flushed { .. } => {}
+            Action::Over { .. } | Action::Refused { .. } | Action::Flushed { .. } => {}
         }
     }
 
