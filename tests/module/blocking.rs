@@ -128,7 +128,7 @@ fn refused_request_does_not_touch_a_watched_key() {
     assert_eq!(c.ask("EXEC"), "[PONG]");
     // A change of the lock touches the watched key.
     c.ask("WATCH k");
-    contest.holder.number("RLOCK.RENEW k owner-a 60000");
+    contest.holder.number("RLOCK.RENEW k owner-a 61000");
     c.ask("MULTI");
     c.ask("PING");
     assert_eq!(c.ask("EXEC"), "nil");
