@@ -1,4 +1,7 @@
 //! Calls and guards, by the numbers that the host gives them.
+//!
+//! One type, whole: every event of the host and every action of the endpoint
+//! passes through it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -1085,33 +1088,22 @@ fn not_of_mode(ask: Ask, limit: &'static str) -> Error {
 /// A connection's event, for a log. The level 0 is for debugging, 1 for
 /// information, 2 for a warning.
 fn described(note: &Note) -> (u8, String) {
+    let warning = note.warning().unwrap_or_default();
     match note {
+        Note::NotConnected { is_news: true, .. }
+        | Note::NoRoutes { is_news: true, .. }
+        | Note::NotRenewed { .. } => (2, warning),
         Note::Connected { address } => (1, format!("connected to the server at {address}")),
-        Note::NotConnected {
-            address,
-            failure,
-            is_news: true,
-        } => (2, failure.warning(address)),
         Note::NotConnected { failure, .. } => {
             (0, format!("no connection to the server yet: {failure}"))
         }
         Note::Lost { address } => (2, format!("connection to the server at {address} lost")),
         Note::Silent => (2, "the connection is silent".to_owned()),
         Note::NamedElsewhere => (1, "the Sentinels name another server".to_owned()),
-        Note::NotRenewed { key, reason } => {
-            (2, format!("cannot renew {key} ({reason}), trying again"))
-        }
         Note::UnknownMessage(message) => {
             let message = String::from_utf8_lossy(message);
             (2, format!("unknown message: {message}"))
         }
-        Note::NoRoutes {
-            failure,
-            is_news: true,
-        } => (
-            2,
-            format!("cannot reach the cluster ({failure}), trying again"),
-        ),
         Note::NoRoutes { failure, .. } => (0, failure.to_string()),
     }
 }

@@ -398,16 +398,6 @@ impl Failure {
         }
     }
 
-    /// The warning about an outage of the server at `address`.
-    #[must_use]
-    pub fn warning(&self, address: &str) -> String {
-        let reason = self.reason(address);
-        match self {
-            Self::Server(_) => format!("{address} refuses the connection ({reason}), trying again"),
-            _ => format!("cannot reach {address} ({reason}), trying again"),
-        }
-    }
-
     /// The reason alone. The text of a broken connection begins with its address.
     #[must_use]
     pub fn reason(&self, address: &str) -> String {

@@ -233,30 +233,26 @@ impl State {
     }
 
     fn log(&self, note: &Note) {
+        let warning = note.warning().unwrap_or_default();
         match note {
             Note::Connected { address } => tracing::info!(address, "connected to the server"),
             Note::NotConnected {
                 address,
-                failure,
                 is_news: true,
-            } => tracing::warn!(address, "{}", failure.warning(address)),
+                ..
+            } => tracing::warn!(address, "{warning}"),
             Note::NotConnected { failure, .. } => {
                 tracing::debug!(%failure, "no connection to the server yet");
             }
             Note::Lost { address } => tracing::warn!(address, "connection to the server lost"),
             Note::Silent => tracing::warn!("the connection is silent"),
             Note::NamedElsewhere => tracing::info!("the Sentinels name another server"),
-            Note::NotRenewed { key, reason } => {
-                tracing::warn!(key, "cannot renew {key} ({reason}), trying again");
-            }
+            Note::NotRenewed { key, .. } => tracing::warn!(key, "{warning}"),
             Note::UnknownMessage(message) => {
                 let message = String::from_utf8_lossy(message);
                 tracing::warn!(%message, "unknown message");
             }
-            Note::NoRoutes {
-                failure,
-                is_news: true,
-            } => tracing::warn!("cannot reach the cluster ({failure}), trying again"),
+            Note::NoRoutes { is_news: true, .. } => tracing::warn!("{warning}"),
             Note::NoRoutes { failure, .. } => {
                 tracing::debug!(%failure, "no server reports the slots");
             }

@@ -340,6 +340,34 @@ pub enum Note {
     },
 }
 
+impl Note {
+    /// The text of a warning that the user should see, the same in all languages;
+    /// none for other notes.
+    #[must_use]
+    pub fn warning(&self) -> Option<String> {
+        let (what, why) = match self {
+            Self::NotConnected {
+                address,
+                failure,
+                is_news: true,
+            } => {
+                let what = match failure {
+                    Failure::Server(_) => format!("{address} refuses the connection"),
+                    _ => format!("cannot reach {address}"),
+                };
+                (what, failure.reason(address))
+            }
+            Self::NoRoutes {
+                failure,
+                is_news: true,
+            } => ("cannot reach the cluster".to_owned(), failure.to_string()),
+            Self::NotRenewed { key, reason } => (format!("cannot renew {key}"), reason.clone()),
+            _ => return None,
+        };
+        Some(format!("{what} ({why}), trying again"))
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Timer {
     Connection(ConnectionId),
@@ -587,7 +615,7 @@ impl Endpoint {
                 engine::Action::Over { proof, why } => {
                     self.actions.push_back(Action::Over { proof, why });
                 }
-                engine::Action::Refused { key, reason } => {
+                engine::Action::NotRenewed { key, reason } => {
                     self.note(Note::NotRenewed { key, reason });
                 }
                 engine::Action::Connect { node } => self.keep(now, node),

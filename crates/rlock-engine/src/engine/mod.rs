@@ -585,7 +585,7 @@ pub enum Action {
     },
     /// The server refused to renew a hold. Renewing is retried until the hold is
     /// lost.
-    Refused {
+    NotRenewed {
         /// The first key of the hold.
         key: String,
         /// The server's error.

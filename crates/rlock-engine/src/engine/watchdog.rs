@@ -403,7 +403,7 @@ impl Engine {
         };
         hold.is_refusal_reported = true;
         let key = hold.proof.claims.label();
-        self.actions.push_back(Action::Refused { key, reason });
+        self.actions.push_back(Action::NotRenewed { key, reason });
     }
 
     fn check_again(&mut self, now: Instant, id: Id) {

@@ -236,17 +236,3 @@ fn grace(grace: Duration) -> Grace {
 fn refused() -> Fault {
     Fault::Refused(Error::Protocol("refused".into()))
 }
-
-/// The claims of a request.
-pub(crate) fn claims_of(request: &Request) -> Option<&Claims> {
-    match request {
-        Request::Acquire { claims, .. }
-        | Request::Renew { claims, .. }
-        | Request::Release { claims, .. }
-        | Request::ReleaseEach { claims, .. }
-        | Request::Downgrade { claims }
-        | Request::Cancel { claims }
-        | Request::CleanUp { claims, .. } => Some(claims),
-        Request::Ping => None,
-    }
-}

@@ -6,7 +6,6 @@ use rlock_engine::engine::node::{Node, Routes, slot_of};
 use rlock_engine::engine::request::{Reply, Request};
 use rlock_engine::error::Fault;
 
-use crate::carry_out::claims_of;
 use crate::client::WorldEvent;
 use crate::operation::KEYS;
 use crate::server::{Server, failure};
@@ -141,7 +140,7 @@ impl World {
         let carry_out =
             |server: &mut Server| Answer::Reply(server.carry_out(now, session, request));
         let this = &self.servers[server];
-        let Some(claims) = claims_of(request) else {
+        let Some(claims) = request.claims() else {
             return carry_out(&mut self.servers[server]);
         };
         if self.kind == Kind::One {

@@ -5,7 +5,6 @@ use rlock_engine::engine::request::{Notice, NoticeKind, Reply, Request};
 use rlock_engine::engine::{Action, Event, Id};
 use rlock_engine::error::Fault;
 
-use crate::carry_out::claims_of;
 use crate::client::{Via, WorldEvent};
 use crate::cluster::Answer;
 use crate::links::RESPONSE_LIMIT;
@@ -45,7 +44,7 @@ impl World {
                 let soon = self.delay();
                 self.later(soon, client, WorldEvent::Connects { node });
             }
-            Action::Over { .. } | Action::Refused { .. } | Action::Flushed { .. } => {}
+            Action::Over { .. } | Action::NotRenewed { .. } | Action::Flushed { .. } => {}
         }
     }
 
@@ -53,7 +52,9 @@ impl World {
         let late = self.delay();
         let now = self.now;
         let this = &mut self.clients[client];
-        let named = claims_of(&request).map(|it| this.engine.routes().node(it.slot()));
+        let named = request
+            .claims()
+            .map(|it| this.engine.routes().node(it.slot()));
         let Some(link) = this.link(number) else {
             self.wrong = Some(format!("there is no connection for {request:?}"));
             return;
@@ -235,7 +236,7 @@ impl World {
             Answer::Ask(_) => (None, Err(Fault::Moved(moved("ASK")))),
         };
         self.log(|| format!("  server {server}: {request:?} by {session}: {result:?}"));
-        if let (Ok(Reply::Fence(_)), Some(claims)) = (&result, claims_of(&request)) {
+        if let (Ok(Reply::Fence(_)), Some(claims)) = (&result, request.claims()) {
             self.is_replicated(claims);
         }
         // A command's messages to its own connection may come before its reply.
