@@ -14,6 +14,9 @@ const HOST_MAX: usize = 40;
 /// How long a command retries until a server answers.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// The code of the error if a server needs a password and got none.
+const MISSING: &str = "NOAUTH";
+
 const IS_IT_RUNNING: &str = "is it running there, and is the address right? Name another one with \
      --url or RLOCK_URL";
 const DO_THEY_KNOW: &str = "do Sentinels run there, and do they know a master of this name that \
@@ -217,7 +220,8 @@ impl Address {
         });
         let answers: Vec<_> = answers.collect();
         if answers.iter().any(|error| is_about_credentials(error)) {
-            return self.credentials(failure);
+            let is_missing = answers.iter().any(|error| error.code == MISSING);
+            return self.credentials(is_missing, failure);
         }
         if let Some(error) = answers.first().filter(|_| answers.len() == reasons.len()) {
             return self.server(error, failure);
@@ -235,7 +239,7 @@ impl Address {
     /// were asked.
     fn server(&self, error: &ServerError, all: &dyn std::fmt::Display) -> Failure {
         if is_about_credentials(error) {
-            return self.credentials(all);
+            return self.credentials(error.code == MISSING, all);
         }
         let refused = Failure::new(Code::Refused, format!("{} refused: {all}", self.words()));
         match (&*error.code, &self.place) {
@@ -247,10 +251,9 @@ impl Address {
         }
     }
 
-    fn credentials(&self, error: &dyn std::fmt::Display) -> Failure {
+    fn credentials(&self, is_missing: bool, error: &dyn std::fmt::Display) -> Failure {
         let words = self.words();
-        let error = error.to_string();
-        let verb = match error.contains("NOAUTH") {
+        let verb = match is_missing {
             true => "asks for a user and password",
             false => "does not accept the user and password",
         };
@@ -339,7 +342,7 @@ fn reasons(failure: &rlock_client::Failure) -> Vec<&rlock_client::Failure> {
 }
 
 fn is_about_credentials(error: &ServerError) -> bool {
-    matches!(&*error.code, "NOAUTH" | "WRONGPASS")
+    matches!(&*error.code, MISSING | "WRONGPASS")
 }
 
 fn addresses(servers: &[Servers]) -> String {
