@@ -171,10 +171,9 @@ impl<'a> Info<'a> {
 
     /// A field that is a number; `None` if there is none.
     fn number(&self, field: &CStr) -> Option<u64> {
-        let mut failed: c_int = 0;
+        let (mut failed, field): (c_int, _) = (0, field.as_ptr());
         // SAFETY: the fields are not freed yet.
-        let number =
-            unsafe { raw::server_info_number(self.fields, field.as_ptr(), &raw mut failed) };
+        let number = unsafe { raw::server_info_number(self.fields, field, &raw mut failed) };
         (failed == raw::REDISMODULE_OK as c_int).then_some(number)
     }
 

@@ -233,7 +233,7 @@ impl Opt {
         Self::Count,
     ];
 
-    /// Its properties.
+    /// Its properties. One long table, so that all options are visible together.
     #[must_use]
     pub const fn spec(self) -> &'static Spec {
         use Command::{Acquire, AcquireAll, Force, List, Release, ReleaseAll, Renew, RenewAll};
