@@ -278,7 +278,7 @@ impl Client {
     /// # Ok(()) }
     /// ```
     pub fn owner(&self) -> Owner {
-        self.inner.next_owner()
+        self.inner.next_owner().reusable()
     }
 
     /// The counters of this client and its clones, since it was created.

@@ -434,7 +434,12 @@ impl Machine {
             let owner = match kind {
                 0 => {
                     self.owners += 1;
-                    Owner::numbered(&self.id, self.owners)
+                    let owner = Owner::numbered(&self.id, self.owners);
+                    // Several keys may be released and asked for again.
+                    match keys.len() {
+                        1 => owner,
+                        _ => owner.reusable(),
+                    }
                 }
                 1 => Owner::new(format!("{}:a{activity}", self.id))?,
                 _ => Owner::new(name)?,

@@ -217,7 +217,7 @@ impl MultiLock {
     /// Dropping the future gives up the places in the queues and leaves nothing
     /// on the server.
     pub async fn lock(&self) -> Result<MultiGuard, Error> {
-        let owner = self.lock.owner();
+        let owner = self.owner();
         loop {
             if let Some(guard) = self.ask(&owner, Queueing::Unlimited).await? {
                 return Ok(guard);
@@ -236,7 +236,7 @@ impl MultiLock {
     ///
     /// Dropping the future leaves nothing on the server.
     pub async fn try_lock(&self) -> Result<Option<MultiGuard>, Error> {
-        self.ask(&self.lock.owner(), Queueing::Try).await
+        self.ask(&self.owner(), Queueing::Try).await
     }
 
     /// Waits for all of them for at most `wait`; `None` if the time was not
@@ -254,7 +254,7 @@ impl MultiLock {
     ///
     /// As for [`lock`](Self::lock).
     pub async fn lock_timeout(&self, wait: Duration) -> Result<Option<MultiGuard>, Error> {
-        self.ask(&self.lock.owner(), Queueing::at_most(wait)?).await
+        self.ask(&self.owner(), Queueing::at_most(wait)?).await
     }
 
     /// Waits for all of them until `deadline`; `None` if the time was not enough. See
@@ -283,6 +283,11 @@ impl MultiLock {
         let locks: Vec<_> = self.keys.iter().map(|key| self.lock.at(key)).collect();
         let infos = join_all(locks.iter().map(Lock::info)).await;
         infos.into_iter().collect()
+    }
+
+    /// The owner for the request, which may give keys back and ask for them again.
+    fn owner(&self) -> Owner {
+        self.lock.owner().reusable()
     }
 
     async fn ask(&self, owner: &Owner, queueing: Queueing) -> Result<Option<MultiGuard>, Error> {

@@ -62,6 +62,9 @@ enum Phase {
     /// Releases keys that this owner held and has lost by its own clock. The
     /// server may still have the hold on its old terms, and would grant it again.
     Releasing,
+    /// Releases a grant that its owner had given up: a server that did not know
+    /// that has answered with it.
+    GivingBack,
     /// Asks for loss reports on the hold that it upgrades: a report must come
     /// before the grant that an upgrade may still get after a loss.
     Attaching,
@@ -247,6 +250,7 @@ impl Call {
                 }
                 Next::Ask
             }
+            (Phase::GivingBack, Ok(_)) => at.pause(),
             (Phase::Attaching, result) => self.attached(at, sent, result),
             (Phase::Acquiring, result) => self.asked(at, sent, result),
             (Phase::AcquiringUnwatched { .. }, Ok(Reply::Fence(fence))) => {
@@ -288,7 +292,10 @@ impl Call {
             // It may have been granted.
             (Phase::Leaving, _) => self.give_up(at, Outcome::Refused),
             (
-                Phase::Releasing | Phase::AcquiringUnwatched { .. } | Phase::Withdrawn,
+                Phase::Releasing
+                | Phase::GivingBack
+                | Phase::AcquiringUnwatched { .. }
+                | Phase::Withdrawn,
                 Err(fault),
             ) => self.failed(at, sent, fault),
         }
@@ -443,6 +450,12 @@ impl Call {
     }
 
     fn granted(&mut self, at: &mut Context<'_>, fence: u64, sent: Sent) -> Next {
+        if self.live.is_none() && at.engine.is_released(at.now, &at.work.claims, fence) {
+            let claims = at.work.claims.clone();
+            self.phase = Phase::GivingBack;
+            let fence = Some(fence);
+            return Next::Send(Request::Release { claims, fence });
+        }
         if self.terms.replicas > 0 && !matches!(self.phase, Phase::Confirming) {
             return self.confirm(at, fence);
         }

@@ -225,8 +225,12 @@ fn name(owner: &Owner, key: &[u8]) -> Name {
 /// assert_eq!(outer.fence(), inner.fence());
 /// # Ok(()) }
 /// ```
-#[derive(Clone, PartialEq, Eq, Hash)]
-pub struct Owner(Arc<str>);
+#[derive(Clone)]
+pub struct Owner {
+    name: Arc<str>,
+    /// Whether no other call uses it.
+    is_single_use: bool,
+}
 
 impl Owner {
     /// Creates an owner with this name, for instance a name from another
@@ -253,7 +257,10 @@ impl Owner {
         let forbidden = |byte: u8| byte <= b' ' || byte == 0x7f;
         let fits = (1..=256).contains(&name.len());
         if fits && !name.bytes().any(forbidden) && !name.starts_with("rlock:") {
-            return Ok(Self(name.into()));
+            return Ok(Self {
+                name: name.into(),
+                is_single_use: false,
+            });
         }
         Err(Error::OutOfRange {
             argument: "owner",
@@ -262,11 +269,29 @@ impl Owner {
         })
     }
 
-    /// An owner whose name is known to be well-formed.
+    /// An owner whose name is known to be well-formed, for one call and its guard.
     #[doc(hidden)]
     pub fn numbered(client_id: &str, number: u64) -> Self {
         let mut number_text = itoa::Buffer::new();
-        Self([client_id, ":", number_text.format(number)].concat().into())
+        Self {
+            name: [client_id, ":", number_text.format(number)].concat().into(),
+            is_single_use: true,
+        }
+    }
+
+    /// The same owner, for several calls.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn reusable(self) -> Self {
+        Self {
+            is_single_use: false,
+            ..self
+        }
+    }
+
+    /// Whether no other call uses it, so that nothing has to be remembered of it.
+    pub(super) fn is_single_use(&self) -> bool {
+        self.is_single_use
     }
 
     /// The owner as the server sees it.
@@ -279,18 +304,32 @@ impl Owner {
     /// # Ok(()) }
     /// ```
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.name
+    }
+}
+
+impl PartialEq for Owner {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Owner {}
+
+impl Hash for Owner {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.name.hash(state);
     }
 }
 
 impl fmt::Display for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.name)
     }
 }
 
 impl fmt::Debug for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Owner").field(&self.0).finish()
+        f.debug_tuple("Owner").field(&self.name).finish()
     }
 }

@@ -196,7 +196,7 @@ impl Leaving {
                 self.continue_in_background(at)
             }
             // The server has already ended it.
-            Input::Due => self.end(at.engine, Outcome::Done),
+            Input::Due => self.end(at, Outcome::Done),
             Input::Abandoned => self.continue_in_background(at),
             Input::Notified(_) => Next::Stay,
         }
@@ -220,7 +220,7 @@ impl Leaving {
         let is_gone = loss == Some(Loss::EndedByServer) && is_single;
         self.rest = at.engine.newest_part(self.hold).filter(|_| !is_gone);
         if self.rest.is_none() {
-            return self.end(at.engine, Outcome::Done);
+            return self.end(at, Outcome::Done);
         }
         at.engine.end_hold(at.now, self.hold);
         Next::Ask
@@ -269,7 +269,7 @@ impl Leaving {
         let outcome = match result {
             Err(Fault::Refused(refusal)) if self.refusal.is_none() => {
                 if self.is_kept || is_single {
-                    return self.end(at.engine, Outcome::Failed(refusal));
+                    return self.end(at, Outcome::Failed(refusal));
                 }
                 self.refusal = Some(refusal);
                 return Next::Ask;
@@ -290,7 +290,7 @@ impl Leaving {
             Ok(_) => Outcome::Done,
         };
         let refusal = self.refusal.take().map(Outcome::Failed);
-        self.end(at.engine, refusal.unwrap_or(outcome))
+        self.end(at, refusal.unwrap_or(outcome))
     }
 
     /// The caller is gone. The work continues in the background until the lease
@@ -304,8 +304,17 @@ impl Leaving {
         Next::Stay
     }
 
-    fn end(&self, engine: &mut Engine, outcome: Outcome) -> Next {
-        engine.forget(self.hold);
+    fn end(&self, at: &mut Context<'_>, outcome: Outcome) -> Next {
+        // What is kept is not given up: its owner can enter it again.
+        if let Some(hold) = at.engine.holds.get(&self.hold)
+            && !self.is_kept
+        {
+            let (claims, fence) = (hold.proof.claims.clone(), hold.proof.fence());
+            let lease_end = hold.lease_end;
+            at.engine
+                .remember_released(at.now, &claims, fence, lease_end);
+        }
+        at.engine.forget(self.hold);
         Next::End(outcome)
     }
 }

@@ -14,6 +14,7 @@
 //! - `node`: what is known of each server, and which keys it has;
 //! - `request`: requests to a server, its replies, and its messages;
 //! - `claims`, `terms`: who asks for which keys, in which mode, and for how long;
+//! - `released`: the fences that an owner has given up;
 //! - `proof`: what a guard knows without the engine.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
@@ -29,6 +30,7 @@ pub mod instant;
 mod leaving;
 pub mod node;
 pub mod proof;
+mod released;
 pub mod request;
 pub mod terms;
 mod watchdog;
@@ -39,6 +41,7 @@ use hold::Hold;
 use instant::Instant;
 use node::{Node, NodeState, Routes};
 use proof::{Alive, Proof};
+use released::Released;
 use request::{Notice, Reply, Request, Sent};
 use terms::{Ask, Queueing, Terms, Value};
 use work::{Task, Work};
@@ -129,6 +132,7 @@ pub struct Engine {
     /// When each server was last known to be alive, for proofs.
     alive: Alive,
     claims: Table<Name, Claim>,
+    released: Released,
     /// Boxed, because they are large and a table has spare capacity.
     works: Table<Id, Box<Work>>,
     holds: Table<Id, Box<Hold>>,
@@ -164,6 +168,7 @@ impl Engine {
             alive: proof::alive(&routes),
             routes,
             claims: Table::default(),
+            released: Released::default(),
             works: Table::default(),
             holds: Table::default(),
             requests: Table::default(),

@@ -238,16 +238,22 @@ impl Context<'_> {
         if is_broken {
             self.work.unanswered = Some(sent.connection);
         }
-        let attempts = self.work.attempts;
-        self.work.attempts = attempts.saturating_add(1);
         // Connections have pauses of their own. Two servers that name each other
         // as the owner of a key also need pauses.
         let has_other_connection =
             is_broken && !self.engine.connection(sent.node).is(sent.connection);
-        Ok(match has_other_connection || (is_moved && attempts == 0) {
-            true => Next::Ask,
-            false => Next::Wait(Stage::Pause(self.now + self.engine.pause(attempts))),
-        })
+        if has_other_connection || (is_moved && self.work.attempts == 0) {
+            self.work.attempts = self.work.attempts.saturating_add(1);
+            return Ok(Next::Ask);
+        }
+        Ok(self.pause())
+    }
+
+    /// Tries again after a pause, which is longer each time.
+    pub(super) fn pause(&mut self) -> Next {
+        let attempts = self.work.attempts;
+        self.work.attempts = attempts.saturating_add(1);
+        Next::Wait(Stage::Pause(self.now + self.engine.pause(attempts)))
     }
 }
 

@@ -85,6 +85,29 @@ fn a_hold_lost_by_the_clock_is_released_before_its_owner_asks_again() {
     assert_eq!(it.actions().pop().unwrap(), "call 3: granted 8");
 }
 
+/// The replica never heard of the release, and became the master. The old master
+/// may have granted the lock to another owner meanwhile, under a fence above 7.
+#[test]
+fn a_grant_that_its_owner_released_does_not_come_back() {
+    let mut it = Played::connected();
+    it.asks_as("me", "k", &[], Terms::new());
+    it.answers(1, "RLOCK.ACQUIRE k me", ":7\r\n");
+    it.releases();
+    it.answers(1, "RLOCK.RELEASE k me", ":0\r\n");
+    it.ends(1);
+    it.asks_as("me", "k", &[], Terms::new());
+    it.passes(20);
+    it.greeted(2);
+    it.passes(20);
+    it.did();
+    it.answers(2, "RLOCK.ACQUIRE k me", ":7\r\n");
+    it.answers(2, "RLOCK.RELEASE k me ALL FENCE 7", ":0\r\n");
+    assert!(it.did().is_empty());
+    it.passes(20);
+    it.answers(2, "RLOCK.ACQUIRE k me", ":8\r\n");
+    assert_eq!(it.did(), ["call 4: granted 8"]);
+}
+
 #[test]
 fn a_server_that_became_a_replica_is_left() {
     let mut it = Played::connected();

@@ -236,8 +236,8 @@ impl World {
             Answer::Ask(_) => (None, Err(Fault::Moved(moved("ASK")))),
         };
         self.log(|| format!("  server {server}: {request:?} by {session}: {result:?}"));
-        if let (Ok(Reply::Fence(_)), Some(claims)) = (&result, request.claims()) {
-            self.is_replicated(claims);
+        if let (Ok(Reply::Fence(fence)), Some(claims)) = (&result, request.claims()) {
+            self.is_replicated(claims, *fence);
         }
         // A command's messages to its own connection may come before its reply.
         let first = self.below(2) == 0;

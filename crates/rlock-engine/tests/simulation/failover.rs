@@ -211,12 +211,14 @@ impl World {
         })
     }
 
-    /// The current master knows it.
-    pub(crate) fn is_replicated(&mut self, claims: &Claims) {
+    /// The current master knows the grant with this fence. It says nothing of
+    /// another grant of the same owner, such as a lost upgrade.
+    pub(crate) fn is_replicated(&mut self, claims: &Claims, fence: u64) {
         let keys: Vec<_> = claims.keys().collect();
         let owner = claims.owner().as_str();
-        self.unreplicated
-            .retain(|it| it.owner != owner || !keys.contains(&it.key.as_bytes()));
+        self.unreplicated.retain(|it| {
+            it.owner != owner || it.fence != fence || !keys.contains(&it.key.as_bytes())
+        });
     }
 }
 
