@@ -61,6 +61,9 @@ pub(super) struct Hold {
     pub(super) is_fence_uncertain: bool,
     /// The server must keep it at least until then, with or without guards.
     pub(super) kept: Option<Instant>,
+    /// Calls that ended a guard after the close of the client had ended all. They
+    /// have the outcome of the release that is in progress.
+    pub(super) leavers: Vec<Id>,
 }
 
 /// A grant as the server gave it.
@@ -304,6 +307,7 @@ impl Engine {
             raised: None,
             is_fence_uncertain: false,
             kept: None,
+            leavers: Vec::new(),
         };
         self.cut_if_over(now, &hold, grant);
         self.holds.insert(id, Box::new(hold));

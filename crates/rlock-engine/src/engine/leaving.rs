@@ -78,6 +78,9 @@ impl Engine {
             self.resolve(call, Outcome::Failed(Error::Lost(loss)));
             return self.leave(now, id, ask);
         }
+        if hold.guards == 0 {
+            hold.leavers.push(call);
+        }
         // If other guards remain, nothing is sent.
         if hold.guards > 1 {
             hold.leave(ask);
@@ -99,6 +102,17 @@ impl Engine {
             let task = Task::Leave(Leaving::of(id, ask, true));
             let work = self.next_id();
             self.end_in_background(now, work, id, task);
+        }
+    }
+
+    /// Gives this outcome to the calls that wait for the end of the hold.
+    pub(super) fn resolve_leavers(&mut self, id: Id, outcome: &Outcome) {
+        let hold = self.holds.get_mut(&id);
+        for call in hold.map_or_else(Vec::new, |hold| std::mem::take(&mut hold.leavers)) {
+            let work = self.works.get_mut(&call);
+            if work.is_some_and(|work| std::mem::take(&mut work.progress.is_awaited)) {
+                self.resolve(call, outcome.clone());
+            }
         }
     }
 
@@ -305,15 +319,20 @@ impl Leaving {
     }
 
     fn end(&self, at: &mut Context<'_>, outcome: Outcome) -> Next {
+        let hold = at.engine.holds.get(&self.hold).filter(|_| !self.is_kept);
         // What is kept is not given up: its owner can enter it again.
-        if let Some(hold) = at.engine.holds.get(&self.hold)
-            && !self.is_kept
-        {
+        if let Some(hold) = hold {
             let (claims, fence) = (hold.proof.claims.clone(), hold.proof.fence());
-            let lease_end = hold.lease_end;
+            let (lease_end, kept) = (hold.lease_end, hold.kept);
             at.engine
                 .remember_released(at.now, &claims, fence, lease_end);
+            // A call that wanted to keep it came too late.
+            if kept.is_some_and(|until| until > at.now) {
+                let closed = Outcome::Failed(Error::Closed);
+                at.engine.resolve_leavers(self.hold, &closed);
+            }
         }
+        at.engine.resolve_leavers(self.hold, &outcome);
         at.engine.forget(self.hold);
         Next::End(outcome)
     }

@@ -614,7 +614,7 @@ pub enum Action {
 }
 
 /// How a call ends.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Outcome {
     /// Granted: one more guard.
     Granted(Arc<Proof>),

@@ -1,4 +1,4 @@
-//! The grants that an owner has given up and that a server may give back.
+//! The grants that an owner has released and that a server may return to it.
 //!
 //! Replication is asynchronous. A replica that never heard of a release may
 //! become the master: there the owner still holds the lock, and its next request

@@ -315,6 +315,18 @@ impl Played {
         self.handle(Event::Call(engine::Event::Release { call, hold, ask }));
     }
 
+    /// When its last guard ends, the last grant is kept for this time.
+    pub(crate) fn keeps(&mut self, seconds: u64) {
+        let hold = self.proofs.last().unwrap().hold;
+        let until = self.now() + Duration::from_secs(seconds);
+        self.handle(Event::Call(engine::Event::Keep { hold, until }));
+    }
+
+    /// The client closes.
+    pub(crate) fn leaves_all(&mut self) {
+        self.handle(Event::Call(engine::Event::LeaveAll));
+    }
+
     /// Extends the last grant.
     pub(crate) fn extends(&mut self, lease: Duration) {
         let call = self.next_call();

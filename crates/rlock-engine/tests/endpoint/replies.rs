@@ -108,6 +108,40 @@ fn a_grant_that_its_owner_released_does_not_come_back() {
     assert_eq!(it.did(), ["call 4: granted 8"]);
 }
 
+/// The end of the client has released it already, so it cannot be kept any more.
+#[test]
+fn a_hold_that_is_to_be_kept_while_the_client_closes_is_kept_or_fails() {
+    for (command, reply, outcome) in [
+        (
+            "RLOCK.RELEASE k o2",
+            ":0\r\n",
+            "call 3: the client has been closed, or its runtime shut down",
+        ),
+        ("RLOCK.RENEW k o2", ":7\r\n", "call 3: done"),
+        (
+            "RLOCK.RENEW k o2",
+            "$-1\r\n",
+            "call 3: the lock was lost: the server ended it",
+        ),
+    ] {
+        let mut it = Played::connected();
+        it.asks("k");
+        it.answers(1, "RLOCK.ACQUIRE k o2", ":7\r\n");
+        let is_kept_before = command.starts_with("RLOCK.RENEW");
+        if is_kept_before {
+            it.keeps(60);
+        }
+        it.leaves_all();
+        if !is_kept_before {
+            it.keeps(60);
+        }
+        it.releases();
+        it.did();
+        it.answers(1, command, reply);
+        assert_eq!(it.did(), [outcome]);
+    }
+}
+
 #[test]
 fn a_server_that_became_a_replica_is_left() {
     let mut it = Played::connected();
