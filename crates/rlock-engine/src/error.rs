@@ -432,6 +432,9 @@ pub enum Fault {
     /// The connection can no longer be used; whether the request was carried out
     /// is unknown.
     Broken(Failure),
+    /// The same for a connection other than the main one of a server: the next
+    /// main connection is not known to come after this request.
+    Stray(Failure),
     /// The server cannot do it now, but a retry may succeed.
     Transient(Failure),
     /// Another server of the cluster has this key, or a part of its data.

@@ -171,12 +171,11 @@ impl Endpoint {
     }
 
     /// The server to which a slot is moving.
-    pub(super) fn going_to(&self, redirect: &Redirect, from: &str) -> Option<Address> {
-        let Source::Cluster(cluster) = &self.source else {
-            return None;
-        };
-        let host = redirect.host.as_deref().unwrap_or(from);
-        Some(cluster.at(&(host.to_owned(), redirect.port)))
+    pub(super) fn going_to(&mut self, redirect: &Redirect, from: &str) -> Option<(Node, Address)> {
+        let host = redirect.host.as_deref().unwrap_or(from).to_owned();
+        let node = self.node_at(&host, redirect.port)?;
+        let address = self.as_cluster()?.at(&(host, redirect.port));
+        Some((node, address))
     }
 
     pub(super) fn refresh_slots(&mut self, now: Instant) {

@@ -99,6 +99,8 @@ pub(super) enum ReplyKind {
     Ignored,
     Identity,
     Killed,
+    /// The same on an open connection, for that connection.
+    StrayKilled(Identity),
     Info,
     Settings,
     /// Answered by a push or an error.
@@ -220,14 +222,7 @@ impl Connection {
         has_check: bool,
         channel: Channel,
     ) {
-        self.write(now, &Identity::question(), ReplyKind::Identity);
-        self.earlier = earlier.len();
-        for identity in earlier {
-            match identity {
-                Some(identity) => self.write(now, &identity.kill(), ReplyKind::Killed),
-                None => self.is_predecessor_gone = false,
-            }
-        }
+        self.close_earlier(now, earlier);
         if has_check {
             let mut info = Command::new("INFO");
             info.arg("server").arg("replication").arg("rlock");
@@ -240,6 +235,19 @@ impl Connection {
         }
         self.write(now, &requests::subscribe(&channel), ReplyKind::Subscribed);
         self.channel = Some(channel);
+    }
+
+    /// Asks the server to close the earlier connections, and for the identity by
+    /// which this one can be closed.
+    fn close_earlier(&mut self, now: Instant, earlier: &[Option<Identity>]) {
+        self.write(now, &Identity::question(), ReplyKind::Identity);
+        self.earlier = earlier.len();
+        for identity in earlier {
+            match identity {
+                Some(identity) => self.write(now, &identity.kill(), ReplyKind::Killed),
+                None => self.is_predecessor_gone = false,
+            }
+        }
     }
 
     /// Handles a reply to the greeting; the error if the connection cannot be
@@ -295,6 +303,13 @@ impl Endpoint {
             },
             _ => None,
         };
+        let node = match purpose {
+            Purpose::Main(node) => Some(node),
+            Purpose::Separate => self.node_of_separate(id),
+            Purpose::Sentinel(_) | Purpose::Slots => None,
+        };
+        let state = node.and_then(|node| self.main_connections.get(&node));
+        let earlier = state.map_or(&[][..], |state| &state.earlier);
         let Some(connection) = self.connections.get_mut(&id) else {
             return;
         };
@@ -313,11 +328,13 @@ impl Endpoint {
             (purpose, _) => {
                 let name = self.settings.name.as_deref();
                 connection.greet(now, &self.login, name, &self.settings.library);
-                if let (Purpose::Main(node), Some(channel)) = (purpose, channel) {
-                    let state = self.main_connections.get(&node);
-                    let earlier = state.map_or(&[][..], |state| &state.earlier);
-                    let has_check = self.settings.check.is_some();
-                    connection.greet_as_main(now, earlier, has_check, channel);
+                match (purpose, channel) {
+                    (Purpose::Main(_), Some(channel)) => {
+                        let has_check = self.settings.check.is_some();
+                        connection.greet_as_main(now, earlier, has_check, channel);
+                    }
+                    (Purpose::Separate, _) => connection.close_earlier(now, earlier),
+                    _ => {}
                 }
             }
         }
@@ -441,6 +458,7 @@ impl Endpoint {
             ReplyKind::Leader(asked) => self.leader_reply(now, id, &asked, frame),
             ReplyKind::Unwatched(_) => {}
             ReplyKind::Separate => self.separate_replied(now, id, frame),
+            ReplyKind::StrayKilled(identity) => self.stray_is_closed(now, id, &identity, &frame),
             ReplyKind::Sentinel => self.sentinel_reply(now, id, frame),
             ReplyKind::Slots(refresh) => self.slots_reply(now, id, refresh, frame),
             kind => {
@@ -567,7 +585,9 @@ impl Endpoint {
         };
         match connection.purpose {
             Purpose::Main(node) => self.main_ended(now, node, id, connection, failure),
-            Purpose::Separate => self.separate_ended(now, id, &failure),
+            Purpose::Separate => {
+                self.separate_ended(now, id, connection.identity, &failure);
+            }
             Purpose::Sentinel(number) => self.sentinel_ended(now, number, failure),
             Purpose::Slots => {
                 let address = connection.address.to_string();

@@ -11,6 +11,7 @@ use crate::error::{Error, Failure, Fault};
 use crate::servers::Address;
 use crate::wire::replies::Identity;
 use crate::wire::requests::Channel;
+use crate::wire::resp::Frame;
 
 /// A connection of this age resets the count of failures.
 const SETTLED: Duration = Duration::from_secs(5);
@@ -174,6 +175,10 @@ impl Endpoint {
         state.failure = None;
         state.outage = Outage::Unreported;
         state.earlier.drain(..earlier.min(state.earlier.len()));
+        // Those that have ended since this connection was opened.
+        for identity in state.earlier.clone() {
+            self.ask_to_close(now, main, identity);
+        }
         self.note(Note::Connected { address });
         let up = engine::Event::ConnectionUp {
             node,
@@ -230,6 +235,56 @@ impl Endpoint {
             }
         }
         self.leave_separate(now, main, &failure);
+    }
+
+    /// A connection to a server has ended with requests that are not answered and
+    /// that did not belong to its main connection.
+    pub(super) fn has_stray(&mut self, now: Instant, node: Node, identity: Option<Identity>) {
+        let state = self.main_connections.entry(node).or_default();
+        if identity.is_some() || !state.earlier.contains(&None) {
+            state.earlier.push(identity.clone());
+        }
+        if let Some(main) = self.main_connection(node) {
+            self.ask_to_close(now, main, identity);
+        }
+    }
+
+    /// Asks the server to close an earlier connection, before all later requests.
+    fn ask_to_close(&mut self, now: Instant, main: ConnectionId, identity: Option<Identity>) {
+        let (Some(connection), Some(identity)) = (self.connections.get_mut(&main), identity) else {
+            return self.predecessor_stays(now, main);
+        };
+        let was_empty = connection.output.is_empty();
+        let kill = identity.kill();
+        connection.write(now, &kill, ReplyKind::StrayKilled(identity));
+        self.has_output(now, main, was_empty);
+    }
+
+    /// The reply to [`ask_to_close`](Self::ask_to_close).
+    pub(super) fn stray_is_closed(
+        &mut self,
+        now: Instant,
+        main: ConnectionId,
+        identity: &Identity,
+        frame: &Frame,
+    ) {
+        let is_closed = matches!(frame, Frame::Integer(_));
+        let mut all = self.main_connections.values_mut();
+        let is_main = |stage: &Stages| matches!(stage, Stages::Up { main: it, .. } if *it == main);
+        if let Some(state) = all.find(|state| is_main(&state.stage)) {
+            state.earlier.retain(|it| it.as_ref() != Some(identity));
+            if !is_closed && !state.earlier.contains(&None) {
+                state.earlier.push(None);
+            }
+        }
+        if !is_closed {
+            self.predecessor_stays(now, main);
+        }
+    }
+
+    pub(super) fn predecessor_stays(&mut self, now: Instant, main: ConnectionId) {
+        let stays = engine::Event::PredecessorStays { connection: main.0 };
+        self.engine.handle(now, stays);
     }
 
     fn not_connected(&mut self, now: Instant, node: Node, address: String, failure: Failure) {
@@ -438,7 +493,7 @@ impl Endpoint {
     pub(super) fn module_is_there(&mut self, answer: Result<(), Fault>) {
         self.start_ends(match answer {
             Err(Fault::Refused(error @ Error::ModuleMissing)) => Err(error),
-            Err(Fault::Broken(failure)) => Err(Error::Connect(failure)),
+            Err(Fault::Broken(failure) | Fault::Stray(failure)) => Err(Error::Connect(failure)),
             Ok(()) | Err(Fault::Transient(_) | Fault::Moved(_) | Fault::Refused(_)) => Ok(()),
         });
     }

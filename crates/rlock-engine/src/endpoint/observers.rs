@@ -358,7 +358,7 @@ impl Endpoint {
                 self.watch_later(now, key);
                 self.redirected(now, &error, node);
             }
-            Fault::Transient(_) | Fault::Broken(_) => self.watch_later(now, key),
+            Fault::Transient(_) | Fault::Broken(_) | Fault::Stray(_) => self.watch_later(now, key),
         }
         if ends {
             self.give_up(now, main, silent());

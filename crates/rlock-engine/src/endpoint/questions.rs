@@ -188,7 +188,7 @@ impl Endpoint {
                 self.redirected(now, &error, Some(node));
                 self.question_failed(now, call, error.into());
             }
-            Err(Fault::Transient(failure) | Fault::Broken(failure)) => {
+            Err(Fault::Transient(failure) | Fault::Broken(failure) | Fault::Stray(failure)) => {
                 self.question_failed(now, call, failure);
             }
         }

@@ -11,11 +11,13 @@ use std::collections::VecDeque;
 use crate::endpoint::cluster::ASKED_EVERY;
 use crate::endpoint::connection::{Purpose, ReplyKind, Stage};
 use crate::endpoint::{Action, ConnectionId, Endpoint, silent};
-use crate::engine::Id;
 use crate::engine::instant::Instant;
+use crate::engine::node::Node;
 use crate::engine::request::{Reply, Request};
+use crate::engine::{self, Id};
 use crate::error::{Failure, Fault, ServerError};
 use crate::servers::Address;
+use crate::wire::replies::Identity;
 use crate::wire::resp::{Command, Frame};
 use crate::wire::topology::redirect;
 use crate::wire::{replies, requests};
@@ -25,6 +27,8 @@ const TOGETHER_MAX: usize = 256;
 
 pub(super) struct SeparateConnection {
     kind: Kind,
+    /// The server.
+    node: Node,
     connection: ConnectionId,
     waiting: VecDeque<(Id, Request)>,
     /// The requests in progress, with the number of replies of each.
@@ -55,9 +59,12 @@ impl Endpoint {
         let Some(connection) = self.connections.get(&main) else {
             return self.answered(now, id, Err(Fault::Broken(silent())));
         };
-        let address = connection.address.clone();
-        let count = request.replicas();
-        self.put_separate(now, Kind::Replicas { main, count }, address, (id, request));
+        let (address, count) = (connection.address.clone(), request.replicas());
+        let Purpose::Main(node) = connection.purpose else {
+            return;
+        };
+        let kind = Kind::Replicas { main, count };
+        self.put_separate(now, (kind, node), address, (id, request));
     }
 
     /// Sends a request for a hold to the server to which its slot is moving;
@@ -73,16 +80,28 @@ impl Endpoint {
         let Some(asked) = self.connections.get(&asked) else {
             return false;
         };
+        let from = asked.host().to_owned();
         let redirect = redirect(error).filter(|redirect| redirect.is_once);
-        let Some(address) = redirect.and_then(|it| self.going_to(&it, asked.host())) else {
+        let Some((node, address)) = redirect.and_then(|it| self.going_to(&it, &from)) else {
             return false;
         };
+        if let Some(claims) = request.claims() {
+            let (request, claims) = (id, claims.clone());
+            let sent = engine::Event::SentSeparately { request, claims };
+            self.engine.handle(now, sent);
+        }
         let kind = Kind::Asking(address.clone());
-        self.put_separate(now, kind, address, (id, request.clone()));
+        self.put_separate(now, (kind, node), address, (id, request.clone()));
         true
     }
 
-    fn put_separate(&mut self, now: Instant, kind: Kind, address: Address, request: (Id, Request)) {
+    fn put_separate(
+        &mut self,
+        now: Instant,
+        (kind, node): (Kind, Node),
+        address: Address,
+        request: (Id, Request),
+    ) {
         let mut known = self.separate.iter_mut();
         if let Some(separate) = known.find(|separate| separate.kind == kind) {
             separate.waiting.push_back(request);
@@ -96,6 +115,7 @@ impl Endpoint {
         let connection = self.new_connection(now, Purpose::Separate, address, limit);
         self.separate.push(SeparateConnection {
             kind,
+            node,
             connection,
             waiting: VecDeque::from([request]),
             sent: Vec::new(),
@@ -196,17 +216,35 @@ impl Endpoint {
                 }
             }
         }
+        let connection = self.connections.get(&id);
+        let is_predecessor_gone = connection.is_some_and(|it| it.is_predecessor_gone);
         for (request_id, result) in results {
+            let main = self.engine.server_of(request_id);
+            let main = main.filter(|_| !is_predecessor_gone);
+            if let Some(main) = main.and_then(|node| self.main_connection(node)) {
+                self.predecessor_stays(now, main);
+            }
             self.answered(now, request_id, result);
         }
         self.send_together(now, id);
     }
 
-    pub(super) fn separate_ended(&mut self, now: Instant, id: ConnectionId, failure: &Failure) {
+    pub(super) fn node_of_separate(&self, id: ConnectionId) -> Option<Node> {
+        let mut all = self.separate.iter();
+        Some(all.find(|separate| separate.connection == id)?.node)
+    }
+
+    pub(super) fn separate_ended(
+        &mut self,
+        now: Instant,
+        id: ConnectionId,
+        identity: Option<Identity>,
+        failure: &Failure,
+    ) {
         let place = self.separate.iter().position(|it| it.connection == id);
         if let Some(place) = place {
             let separate = self.separate.swap_remove(place);
-            self.fail_all(now, separate, || Fault::Transient(failure.clone()));
+            self.fail_all(now, separate, identity, failure);
         }
     }
 
@@ -216,17 +254,30 @@ impl Endpoint {
         let gone: Vec<_> = self.separate.extract_if(.., of_main).collect();
         for separate in gone {
             let connection = separate.connection;
-            self.remove_connection(connection);
+            let removed = self.remove_connection(connection);
+            let identity = removed.and_then(|removed| removed.identity);
             self.actions.push_back(Action::Close { connection });
-            self.fail_all(now, separate, || Fault::Broken(failure.clone()));
+            self.fail_all(now, separate, identity, failure);
         }
     }
 
-    fn fail_all(&mut self, now: Instant, separate: SeparateConnection, fault: impl Fn() -> Fault) {
-        let sent = separate.sent.into_iter().map(|(id, ..)| id);
-        let waiting = separate.waiting.into_iter().map(|(id, _)| id);
-        for id in sent.chain(waiting) {
-            self.answered(now, id, Err(fault()));
+    /// The server must close the connection before any repetition of its
+    /// requests, because they may still be carried out.
+    fn fail_all(
+        &mut self,
+        now: Instant,
+        separate: SeparateConnection,
+        identity: Option<Identity>,
+        failure: &Failure,
+    ) {
+        if !separate.sent.is_empty() {
+            self.has_stray(now, separate.node, identity);
+        }
+        for (id, ..) in separate.sent {
+            self.answered(now, id, Err(Fault::Stray(failure.clone())));
+        }
+        for (id, _) in separate.waiting {
+            self.answered(now, id, Err(Fault::Transient(failure.clone())));
         }
     }
 }

@@ -137,6 +137,10 @@ pub struct Engine {
     works: Table<Id, Box<Work>>,
     holds: Table<Id, Box<Hold>>,
     requests: Table<Id, Sent>,
+    /// The requests in progress that use another connection than the main one,
+    /// of owners that may ask again: nothing orders them before the next request
+    /// of the same owner.
+    separate: Table<Id, Claims>,
     timers: BTreeSet<(Instant, Timer)>,
     /// Works whose turn may have come.
     next: VecDeque<Id>,
@@ -172,6 +176,7 @@ impl Engine {
             works: Table::default(),
             holds: Table::default(),
             requests: Table::default(),
+            separate: Table::default(),
             timers: BTreeSet::new(),
             next: VecDeque::new(),
             flushes: Vec::new(),
@@ -214,6 +219,8 @@ impl Engine {
             Event::Abandon { call } => self.abandon(now, call),
             Event::Leave { hold, ask } => self.leave(now, hold, ask),
             Event::Untaken { call, hold, ask } => self.untaken(now, call, hold, ask),
+            Event::SentSeparately { request, claims } => self.is_separate(request, &claims),
+            Event::PredecessorStays { connection } => self.predecessor_stays(connection),
             Event::Reply { request, result } => self.answered(now, request, result),
             Event::Notice(notice) => self.notice(now, &notice),
             Event::ConnectionUp {
@@ -270,6 +277,7 @@ impl Engine {
             && self.works.is_empty()
             && self.holds.is_empty()
             && self.requests.is_empty()
+            && self.separate.is_empty()
             && self.timers.is_empty()
             && self.nodes.values().all(NodeState::is_unused)
     }
@@ -301,6 +309,9 @@ impl Engine {
         request: Request,
     ) -> Id {
         let id = self.next_id();
+        if let Some(claims) = request.claims().filter(|_| request.is_separate()) {
+            self.is_separate(id, claims);
+        }
         let row = Sent {
             by,
             node,
@@ -317,7 +328,26 @@ impl Engine {
         id
     }
 
+    /// A request uses another connection than the main one.
+    fn is_separate(&mut self, request: Id, claims: &Claims) {
+        if !claims.owner().is_single_use() {
+            self.separate.insert(request, claims.clone());
+        }
+    }
+
+    /// Whether a request of the same owner for one of these keys is in progress on
+    /// another connection than the main one.
+    fn is_asked_separately(&self, claims: &Claims) -> bool {
+        let is_same = |other: &Claims| claims.names().any(|it| other.names().any(|to| to == it));
+        self.separate.values().any(is_same)
+    }
+
     fn answered(&mut self, now: Instant, request: Id, result: Result<Reply, Fault>) {
+        if let Some(claims) = self.separate.remove(&request) {
+            let claims = claims.names().filter_map(|name| self.claims.get(name));
+            self.next
+                .extend(claims.filter_map(|claim| claim.queue.front()));
+        }
         let Some(sent) = self.requests.remove(&request) else {
             return;
         };
@@ -371,6 +401,7 @@ impl Engine {
         });
         self.timers.clear();
         self.requests.clear();
+        self.separate.clear();
     }
 
     fn flush(&mut self, flush: Id) {
@@ -509,7 +540,22 @@ pub enum Event {
         /// The mode that the call asked for.
         ask: Ask,
     },
-    /// The answer to [`Action::Send`].
+    /// A request goes to another server or by another connection than
+    /// [`Action::Send`] names: the server has said that its slot is moving.
+    SentSeparately {
+        /// The request's number.
+        request: Id,
+        /// Its owner and keys.
+        claims: Claims,
+    },
+    /// A request that was sent by another connection than this one may still be
+    /// carried out after those of this connection.
+    PredecessorStays {
+        /// The connection's number.
+        connection: u64,
+    },
+    /// The answer to [`Action::Send`]. A request that was sent separately and got
+    /// no answer ends with [`Fault::Stray`].
     Reply {
         /// The request's number.
         request: Id,

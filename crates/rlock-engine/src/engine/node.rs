@@ -183,6 +183,20 @@ impl Engine {
         self.keep_heartbeat(now, node);
     }
 
+    /// An earlier request may still be carried out after those of that connection.
+    pub(super) fn predecessor_stays(&mut self, connection: u64) {
+        for state in self.nodes.values_mut() {
+            if let ConnectionState::Up {
+                number,
+                is_predecessor_gone,
+            } = &mut state.connection
+                && *number == connection
+            {
+                *is_predecessor_gone = false;
+            }
+        }
+    }
+
     /// A connection ended. With `is_left` there is no new connection until one
     /// is needed.
     pub(super) fn connection_down(&mut self, now: Instant, node: Node, is_left: bool) {

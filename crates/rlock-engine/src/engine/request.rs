@@ -1,5 +1,20 @@
 //! Requests to a server, its replies, and its messages: a queued request was
 //! granted or is over, or a hold was lost.
+//!
+//! A request can outlive the connection that carried it, and arrive after later
+//! requests of the same owner. What prevents harm:
+//!
+//! | request | connection | harm if it is late | prevented by |
+//! |---|---|---|---|
+//! | any | main | as below | the next main connection asks the server to close this one, before its first request; without that right, clean-up is repeated (`leaving.rs`) and a place is asked for again (`call.rs`) |
+//! | `Renew` | for replicas, or to the target of a moving slot | shortens the lease of a later hold, or binds it | the owner's next request waits until this one is answered ([`Event::SentSeparately`](crate::engine::Event::SentSeparately)); if it never is, the server is asked to close that connection first ([`Fault::Stray`](crate::error::Fault::Stray)), or clean-up is repeated ([`Event::PredecessorStays`](crate::engine::Event::PredecessorStays)) |
+//! | `Release` with a fence | the same | none: it names its hold | |
+//! | `Release` and `ReleaseEach` without a fence, `CleanUp`, `Downgrade` | to the target of a moving slot | ends or shares a later hold | as for `Renew` |
+//! | `Acquire`, `Cancel` | main only | | as for any |
+//! | a question that changes something (`FORCE`) | main | ends a later hold | nothing: it is not repeated, and its caller learns that it may have been carried out |
+//!
+//! Owners of a single call ([`Owner::numbered`](crate::engine::claims::Owner::numbered))
+//! have no later request, so they do not wait.
 
 use std::time::Duration;
 

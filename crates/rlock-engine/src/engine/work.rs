@@ -25,6 +25,9 @@ use crate::engine::watchdog::Extension;
 use crate::engine::{Action, ConnectionState, Engine, Id, Outcome, Timer};
 use crate::error::{Error, Failure, Fault};
 
+/// Stands for a connection other than the main ones.
+const ELSEWHERE: u64 = 0;
+
 #[derive(Debug)]
 pub(super) struct Work {
     pub(super) task: Task,
@@ -70,7 +73,8 @@ pub(super) struct Progress {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// An earlier operation of this owner comes first.
+    /// An earlier operation of this owner comes first, or a request by another
+    /// connection that is not yet answered.
     Turn,
     /// There is no connection.
     Connection,
@@ -227,10 +231,13 @@ impl Context<'_> {
     /// Tries again after a transient fault; the error for any other fault.
     pub(super) fn try_again(&mut self, sent: Sent, fault: Fault) -> Result<Next, Error> {
         let is_broken = matches!(fault, Fault::Broken(_));
+        if matches!(fault, Fault::Stray(_)) {
+            self.work.unanswered = Some(ELSEWHERE);
+        }
         let is_moved = matches!(fault, Fault::Moved(_)) && self.work.node != sent.node;
         match fault {
             Fault::Refused(error) => return Err(error),
-            Fault::Broken(failure) | Fault::Transient(failure) => {
+            Fault::Broken(failure) | Fault::Stray(failure) | Fault::Transient(failure) => {
                 self.work.failure = Some(failure.into());
             }
             Fault::Moved(error) => self.work.failure = Some(Box::new(error.into())),
@@ -291,7 +298,12 @@ impl Engine {
         work.progress.stage = loop {
             let (id, node) = (work.progress.id, work.progress.node);
             next = match next {
-                Next::Ask if !self.has_turn(&work.progress) => break Stage::Turn,
+                Next::Ask
+                    if !self.has_turn(&work.progress)
+                        || self.is_asked_separately(&work.progress.claims) =>
+                {
+                    break Stage::Turn;
+                }
                 Next::Ask if !work.progress.has_begun => {
                     work.progress.has_begun = true;
                     work.on(self, now, Input::Turn)

@@ -236,6 +236,30 @@ fn the_target_of_a_moving_slot_has_a_second_to_answer() {
     assert!(did.iter().any(|line| line.starts_with("close")), "{did:?}");
 }
 
+/// Otherwise the release could be carried out after the owner has acquired the
+/// lock again.
+#[test]
+fn a_connection_to_the_target_of_a_moving_slot_that_did_not_answer_is_closed_first() {
+    let mut it = connected();
+    it.releases();
+    it.answers(3, "RLOCK.RELEASE", "-ASK 15495 x:7\r\n");
+    it.greeted(4);
+    it.passes(1000);
+    it.passes(20);
+    it.answers(3, "RLOCK.RELEASE", "-ASK 15495 x:7\r\n");
+    it.actions();
+    let other = it.connections();
+    it.greeted(other);
+    let actions = it.actions();
+    let place = |line: &str| {
+        actions
+            .iter()
+            .position(|it| *it == format!("{other} {line}"))
+    };
+    let kill = place("CLIENT KILL ID 4 ADDR a:4");
+    assert!(kill.is_some() && kill < place("ASKING"), "{actions:?}");
+}
+
 #[test]
 fn a_server_is_reconnected_when_the_slot_of_its_channel_moves() {
     let mut it = connected();

@@ -55,3 +55,47 @@ fn a_separate_connection_ends_with_its_main_connection() {
     it.ends(1);
     assert_eq!(it.did(), ["close 2"]);
 }
+
+/// Its late renewal could shorten the lease of a later hold of the same owner.
+#[test]
+fn a_separate_connection_that_did_not_answer_is_closed_before_later_requests() {
+    let mut it = granted();
+    it.passes(6000);
+    it.abandons(2);
+    let actions = it.actions();
+    let place = |line: &str| actions.iter().position(|it| it.starts_with(line));
+    let kill = place("1 CLIENT KILL ID 2 ADDR a:2");
+    assert!(
+        kill.is_some() && kill < place("1 RLOCK.CANCEL k o2"),
+        "{actions:?}"
+    );
+    assert!(place("1 RLOCK.RELEASE k o2 ALL").is_some(), "{actions:?}");
+}
+
+/// The user may not close connections, so the clean-up is repeated.
+#[test]
+fn clean_up_is_repeated_while_a_separate_connection_may_still_be_open() {
+    let mut it = granted();
+    it.passes(6000);
+    it.abandons(2);
+    it.receives(1, "-NOPERM no\r\n:0\r\n:0\r\n");
+    it.actions();
+    it.passes(100);
+    assert_eq!(
+        it.actions(),
+        ["1 RLOCK.CANCEL k o2", "1 RLOCK.RELEASE k o2 ALL"]
+    );
+}
+
+#[test]
+fn a_release_waits_for_a_renewal_on_a_separate_connection() {
+    let mut it = granted();
+    it.receives(2, ":9\r\n:9\r\n:2\r\n");
+    it.passes(12_000);
+    let renewal = it.actions().pop().unwrap();
+    assert_eq!(renewal, "2 WAIT 2 1000");
+    it.releases();
+    assert_eq!(it.actions(), [""; 0]);
+    it.receives(2, ":9\r\n:9\r\n:2\r\n");
+    assert_eq!(it.actions(), ["1 RLOCK.RELEASE k o2 ALL FENCE 9"]);
+}

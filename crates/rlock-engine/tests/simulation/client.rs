@@ -43,6 +43,11 @@ pub(crate) struct Client {
     pub(crate) separate: BTreeMap<usize, u64>,
     pub(crate) silent_until: u64,
     pub(crate) refused_until: u64,
+    /// The requests by such a connection, or by one that asks for a moving slot.
+    pub(crate) separately: BTreeSet<Id>,
+    /// The servers and IDs of such connections that the client has closed, with
+    /// requests that are not answered.
+    pub(crate) strays: Vec<(usize, u64)>,
     /// Whether it has just asked for the routes and wants to ask again.
     pub(crate) has_asked: bool,
     pub(crate) wants_routes: bool,
@@ -107,6 +112,13 @@ pub(crate) enum WorldEvent {
     Unanswered {
         id: Id,
     },
+    /// The client closes a connection other than its main one: a request there was
+    /// not answered in time.
+    Strays {
+        server: usize,
+        session: u64,
+        id: Id,
+    },
     /// The client sees that a connection has ended.
     Breaks {
         link: u64,
@@ -163,6 +175,7 @@ impl WorldEvent {
             Self::Replied { .. }
                 | Self::Sent { .. }
                 | Self::Unanswered { .. }
+                | Self::Strays { .. }
                 | Self::Breaks { .. }
                 | Self::Connects { .. }
                 | Self::AsksForRoutes
@@ -190,6 +203,8 @@ impl Client {
             separate: BTreeMap::new(),
             silent_until: 0,
             refused_until: 0,
+            separately: BTreeSet::new(),
+            strays: Vec::new(),
             has_asked: false,
             wants_routes: false,
             owners: 0,

@@ -10,7 +10,7 @@ use crate::cluster::Answer;
 use crate::links::RESPONSE_LIMIT;
 use crate::operation::KEYS;
 use crate::server::moved;
-use crate::world::World;
+use crate::world::{MS, SECOND, World};
 
 impl World {
     /// Passes an event to a client's engine, and carries out the actions.
@@ -125,6 +125,11 @@ impl World {
                 self.send_event(client, Event::Notice(notice));
             }
             WorldEvent::Unanswered { id } => self.unanswered(client, id),
+            WorldEvent::Strays {
+                server,
+                session,
+                id,
+            } => self.strays(client, (server, session), id),
             WorldEvent::Breaks { link } => self.breaks(client, link),
             WorldEvent::Connects { node } => self.connects(client, node),
             WorldEvent::AsksForRoutes => self.asks_for_routes(client),
@@ -163,6 +168,7 @@ impl World {
             self.redirected(client, slot, server);
         }
         self.clients[client].asked.remove(&id);
+        self.clients[client].separately.remove(&id);
         let is_over =
             matches!(&result, Err(Fault::Transient(why)) if why.to_string().contains("READONLY"));
         let request = id;
@@ -202,19 +208,23 @@ impl World {
         let this = &mut self.servers[server];
         if !this.sessions.contains_key(&session) {
             if via != Via::Link {
-                self.is_not_there(client, id);
+                self.later(
+                    MS,
+                    client,
+                    WorldEvent::Strays {
+                        server,
+                        session,
+                        id,
+                    },
+                );
             }
             return;
         }
         if this.is_down(self.now) {
             let time = this.down_until - self.now;
             match via {
-                Via::Separate => self.separate_is_silent(client, id),
                 Via::Link => self.later(RESPONSE_LIMIT, client, WorldEvent::Unanswered { id }),
-                Via::Asking => {
-                    self.later(RESPONSE_LIMIT, client, WorldEvent::Unanswered { id });
-                    self.later(RESPONSE_LIMIT, client, WorldEvent::Closes { session });
-                }
+                Via::Asking | Via::Separate => self.is_silent(client, (server, session), id, via),
             }
             let asked = WorldEvent::Asked {
                 server,
@@ -270,14 +280,28 @@ impl World {
 
     /// A request about a hold goes to the server that already has it.
     fn asks_there(&mut self, client: usize, server: usize, id: Id, request: Request) {
+        let by = self.clients[client].asked.insert(id, 0);
+        if let Some(claims) = request.claims() {
+            let (request, claims) = (id, claims.clone());
+            self.send_event(client, Event::SentSeparately { request, claims });
+        }
+        self.clients[client].separately.insert(id);
         if self.servers[server].is_down(self.now) {
             return self.is_not_there(client, id);
         }
+        self.closes_strays(client, server, by.unwrap_or(0));
         self.last += 1;
         let session = self.last;
         self.servers[server].open_to_ask(session, client);
         self.clients[client].asking.insert(session);
-        let late = self.delay();
+        let is_silent = self.now < self.clients[client].silent_until;
+        let late = match is_silent {
+            true => {
+                self.is_silent(client, (server, session), id, Via::Asking);
+                self.below(20 * SECOND)
+            }
+            false => self.delay(),
+        };
         let asked = WorldEvent::Asked {
             server,
             session,
@@ -296,8 +320,9 @@ impl World {
         let is_refused = self.now < this.refused_until || self.servers[server].is_down(self.now);
         let known = this.separate.get(&server).copied();
         let known = known.filter(|it| self.servers[server].sessions.contains_key(it));
-        if is_silent {
-            return self.separate_is_silent(client, id);
+        self.clients[client].separately.insert(id);
+        if is_silent && known.is_none() {
+            return self.is_not_there(client, id);
         }
         if known.is_none() && is_refused {
             return self.is_not_there(client, id);
@@ -308,7 +333,13 @@ impl World {
             self.last
         });
         self.clients[client].separate.insert(server, session);
-        let late = self.delay();
+        let late = match is_silent {
+            true => {
+                self.is_silent(client, (server, session), id, Via::Separate);
+                self.below(20 * SECOND)
+            }
+            false => self.delay(),
+        };
         let asked = WorldEvent::Asked {
             server,
             session,

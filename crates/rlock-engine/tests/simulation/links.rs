@@ -10,7 +10,7 @@ use rlock_engine::engine::terms::{Ask, Queueing, Terms};
 use rlock_engine::engine::{Action, Engine, Event, Id};
 use rlock_engine::error::Fault;
 
-use crate::client::{Link, REPLICATION, WorldEvent};
+use crate::client::{Link, REPLICATION, Via, WorldEvent};
 use crate::cluster::{Kind, SLOTS};
 use crate::operation::{Cut, Separate};
 use crate::server::failure;
@@ -122,9 +122,13 @@ impl World {
         let there = &mut self.servers[server];
         there.set_time(now);
         let earlier = there.sessions.iter();
-        let earlier = earlier.filter(|(it, of)| of.client == client && !this.asking.contains(it));
+        let earlier = earlier.filter(|(it, of)| {
+            let is_stray = this.strays.contains(&(server, **it));
+            of.client == client && (is_stray || !this.asking.contains(it))
+        });
         let earlier: Vec<u64> = earlier.map(|(session, _)| *session).collect();
         let is_predecessor_gone = is_predecessor_gone || earlier.is_empty();
+        this.strays.retain(|stray| stray.0 != server);
         there.open(session, client);
         if is_predecessor_gone {
             for session in earlier {
@@ -178,6 +182,7 @@ impl World {
         self.clients[client].links.remove(&node.0);
         if let Some(session) = self.clients[client].separate.remove(&server) {
             let soon = self.below(20 * MS);
+            self.clients[client].strays.push((server, session));
             self.later(soon, client, WorldEvent::Closes { session });
         }
         let is_left = false;
@@ -223,7 +228,11 @@ impl World {
         let Some(link) = self.clients[client].asked.remove(&id) else {
             return;
         };
-        let result = Err(Fault::Broken(failure("broken")));
+        let is_separate = self.clients[client].separately.remove(&id);
+        let result = Err(match is_separate {
+            true => Fault::Stray(failure("broken")),
+            false => Fault::Broken(failure("broken")),
+        });
         let request = id;
         self.send_event(client, Event::Reply { request, result });
         self.breaks(client, link);
@@ -279,16 +288,66 @@ impl World {
         }
     }
 
-    /// The connection for replicas becomes silent.
-    pub(crate) fn separate_is_silent(&mut self, client: usize, id: Id) {
-        let time = RESPONSE_LIMIT + nanos(REPLICATION);
-        let replied = WorldEvent::Replied {
-            id,
-            here: self.now + time,
-            moved: None,
-            result: Err(Fault::Transient(failure("no answer"))),
+    /// A connection other than the main one does not answer in time.
+    pub(crate) fn is_silent(
+        &mut self,
+        client: usize,
+        (server, session): (usize, u64),
+        id: Id,
+        via: Via,
+    ) {
+        let time = match via {
+            Via::Asking => SECOND,
+            Via::Link | Via::Separate => RESPONSE_LIMIT + nanos(REPLICATION),
         };
-        self.later(time, client, replied);
+        let strays = WorldEvent::Strays {
+            server,
+            session,
+            id,
+        };
+        self.later(time, client, strays);
+    }
+
+    /// Such a connection is closed, but its requests may still be carried out.
+    pub(crate) fn strays(&mut self, client: usize, (server, session): (usize, u64), id: Id) {
+        let this = &mut self.clients[client];
+        if this.is_closed || this.asked.remove(&id).is_none() {
+            return;
+        }
+        this.separately.remove(&id);
+        if this.separate.get(&server) == Some(&session) {
+            this.separate.remove(&server);
+        }
+        this.strays.push((server, session));
+        let node = self.kind.node(server).0;
+        let link = self.clients[client].links.get(&node);
+        if let Some(link) = link.filter(|link| link.server == server && !link.is_cut) {
+            let number = link.number;
+            self.closes_strays(client, server, number);
+        }
+        let (request, result) = (id, Err(Fault::Stray(failure("no answer"))));
+        self.send_event(client, Event::Reply { request, result });
+    }
+
+    /// The client asks the server to close its stray connections before the next
+    /// request, which comes by the connection `by`. It may not have the right to.
+    pub(crate) fn closes_strays(&mut self, client: usize, server: usize, by: u64) {
+        let this = &mut self.clients[client];
+        let strays = this.strays.extract_if(.., |stray| stray.0 == server);
+        let strays: Vec<_> = strays.map(|stray| stray.1).collect();
+        if strays.is_empty() {
+            return;
+        }
+        if self.below(4) > 0 {
+            for session in strays {
+                self.servers[server].close(session);
+            }
+            return;
+        }
+        self.may_leave = true;
+        self.clients[client].is_unsure = true;
+        let connection = by;
+        self.send_event(client, Event::PredecessorStays { connection });
     }
 
     /// Faults of the connections for replicas.
