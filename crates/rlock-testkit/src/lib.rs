@@ -9,7 +9,8 @@
 //! - [`certificates`] makes certificates for one test;
 //! - [`core`] is the core without a server, in virtual time, together with a naive second model of the contract;
 //! - [`history`] records a run with faults, and checks it for forbidden events;
-//! - [`script`] reads the scenarios, which run against both.
+//! - [`script`] reads the scenarios, which run against both;
+//! - [`seeds`] gives random tests other seeds in each run.
 //!
 //! Each server has its own directory and ends when its value is dropped. Until then it must be healthy: alive, without
 //! a crash report, and without a panic in the module.
@@ -19,6 +20,7 @@
 pub mod core;
 pub mod history;
 pub mod script;
+pub mod seeds;
 #[cfg(feature = "servers")]
 mod servers;
 
