@@ -384,7 +384,7 @@ impl<'a> World<'a> {
             true => std::mem::take(&mut self.server.core.store),
             false => Store::default(),
         };
-        self.server.becomes(true, keys);
+        self.server.becomes(self.now, true, keys);
         let sessions: Vec<u64> = self.server.sessions.keys().copied().collect();
         for session in sessions {
             self.server_ends(session);

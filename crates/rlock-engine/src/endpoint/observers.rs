@@ -35,7 +35,8 @@ pub struct Change {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Proclaimed {
-    /// Its fence: larger than the fence of every earlier leader.
+    /// Its fence: larger than the fence of every earlier leader, except after a
+    /// change with `missed`.
     pub fence: u64,
     /// The value: 0 to 1024 bytes.
     pub value: Vec<u8>,
@@ -44,7 +45,7 @@ pub struct Proclaimed {
 /// The known leaders at a key.
 #[derive(Debug, Default)]
 struct Known {
-    /// The largest known fence, and whether its hold has ended.
+    /// The largest fence since the last answer, and whether its hold has ended.
     fence: u64,
     is_over: bool,
     leader: Option<Proclaimed>,
@@ -61,15 +62,12 @@ impl Known {
         self.is_led_by(value.map(|value| Proclaimed { fence, value }))
     }
 
-    /// Applies the answer to the question for the leader. If a server has
-    /// forgotten the last leader, its answer restores no earlier one.
+    /// Applies the answer to the question for the leader, whatever its fence: after
+    /// a fail-over or with a clock that was set back, the leader may have a smaller
+    /// fence than an earlier one.
     fn answered(&mut self, leader: Option<Proclaimed>) {
-        let is_newer =
-            |it: &Proclaimed| it.fence > self.fence || (it.fence == self.fence && !self.is_over);
-        let leader = leader.filter(is_newer);
-        if let Some(leader) = &leader {
-            (self.fence, self.is_over) = (leader.fence, false);
-        }
+        self.fence = leader.as_ref().map_or(0, |leader| leader.fence);
+        self.is_over = false;
         self.is_led_by(leader);
     }
 
@@ -460,24 +458,21 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_never_restores_an_earlier_leader() {
+    fn an_answer_counts_whatever_its_fence() {
         let of = |fence| {
             let value = b"v".to_vec();
             Some(Proclaimed { fence, value })
         };
         let mut known = Known::default();
         known.answered(of(7));
-        assert_eq!(leader(&known), Some((7, &b"v"[..])));
         known.answered(of(6));
-        assert_eq!(leader(&known), None, "the server has forgotten the seventh");
-        known.answered(of(7));
-        assert_eq!(leader(&known), Some((7, &b"v"[..])));
-        assert!(known.update(7, None));
-        known.answered(of(7));
-        assert_eq!(leader(&known), None, "the seventh has ended");
-        known.answered(of(8));
+        assert_eq!(leader(&known), Some((6, &b"v"[..])));
+        assert!(!known.update(5, Some(b"w")), "from an earlier leader");
+        assert!(known.update(6, None));
+        known.answered(of(6));
+        assert_eq!(leader(&known), Some((6, &b"v"[..])));
         known.answered(None);
         assert_eq!(leader(&known), None);
-        assert!(known.update(8, Some(b"w")), "it holds, and publishes again");
+        assert!(known.update(5, Some(b"w")), "it leads now");
     }
 }

@@ -78,6 +78,8 @@ pub(crate) struct World {
     clients: Vec<Client>,
     wires: BTreeMap<u64, Wire>,
     fences: BTreeMap<&'static str, u64>,
+    /// Whether the clock of each new master is behind the clock of its predecessor.
+    is_set_back: bool,
     is_ending: bool,
     pub(crate) seen: Seen,
 }
@@ -199,6 +201,7 @@ impl World {
             clients: clients.collect(),
             wires: BTreeMap::new(),
             fences: BTreeMap::new(),
+            is_set_back: kind == Kind::Sentinels && seed.is_multiple_of(2),
             is_ending: false,
             seen: Seen::default(),
         }
@@ -338,7 +341,8 @@ impl World {
         }
     }
 
-    /// Each change is a real one, and fences never decrease.
+    /// Each change is a real one, and fences never decrease while an observer is
+    /// connected.
     fn observed(&mut self, client: usize, observer: Id, change: Change) {
         self.seen.changes += 1;
         self.seen.missed += u64::from(change.missed);
@@ -349,6 +353,9 @@ impl World {
         assert!(!(is_first && change.missed), "nothing was missed before");
         let is_news = is_first || change.missed || leader != it.leader;
         assert!(is_news, "reported again: {leader:?}");
+        if change.missed {
+            it.fence = 0;
+        }
         if let Some((fence, _)) = leader {
             assert!(fence >= it.fence, "{fence} after {}", it.fence);
             it.fence = fence;
@@ -668,7 +675,7 @@ impl World {
         self.servers[old].set_time(now);
         self.servers[old].is_down = true;
         let keys = std::mem::take(&mut self.servers[old].core.store);
-        self.servers[old].becomes(false, Store::default());
+        self.servers[old].becomes(now, false, Store::default());
         self.has_acted(old);
         let sessions: Vec<u64> = self.servers[old].sessions.keys().copied().collect();
         for session in sessions {
@@ -845,7 +852,13 @@ impl World {
                 let new = 1 - self.master;
                 let now = self.now;
                 self.servers[new].set_time(now);
-                self.servers[new].becomes(true, keys);
+                if self.is_set_back {
+                    // Fences of other holders may be smaller now.
+                    let behind = self.servers[1 - new].behind + self.below(SECOND) / 1000;
+                    self.servers[new].behind = behind;
+                    self.fences.clear();
+                }
+                self.servers[new].becomes(now, true, keys);
                 self.master = new;
                 self.seen.fail_overs += 1;
                 // The last Sentinel is cut off from the others.

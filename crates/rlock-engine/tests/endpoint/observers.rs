@@ -51,7 +51,11 @@ fn unsubscribed() -> String {
 const HELLO: &str = "%1\r\n+role\r\n+master\r\n";
 
 fn receives_message(it: &mut Played, message: &str) {
-    it.receives(1, push(&["message", "rlock:value:{k}", message]));
+    receives_message_by(it, 1, message);
+}
+
+fn receives_message_by(it: &mut Played, connection: usize, message: &str) {
+    it.receives(connection, push(&["message", "rlock:value:{k}", message]));
 }
 
 /// Connected by connection 1; observer 1 observes `k`, which has no leader.
@@ -178,8 +182,10 @@ fn a_new_connection_starts_over_and_reports_it() {
     it.answers(3, "SUBSCRIBE", subscribed());
     // A successor that does not know of the ninth leader.
     it.answers(3, "RLOCK.INFO", info(Some((7, "a"))));
-    let actions = ["observer 1: nobody, missed", "observer 2: nobody, missed"];
+    let actions = ["observer 1: 7 a, missed", "observer 2: 7 a, missed"];
     assert_eq!(it.actions(), actions);
+    receives_message_by(&mut it, 3, "7 b");
+    assert_eq!(it.actions(), ["observer 1: 7 b", "observer 2: 7 b"]);
 }
 
 #[test]

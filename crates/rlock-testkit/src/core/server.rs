@@ -22,6 +22,8 @@ pub struct Server {
     pub mode: &'static str,
     /// The connections that a client has asked to close.
     pub killed: Vec<u64>,
+    /// How far its clock is behind the clock of the world, in microseconds.
+    pub behind: u64,
     calls: u64,
 }
 
@@ -51,22 +53,27 @@ impl Server {
             sessions: BTreeMap::new(),
             mode: "standalone",
             killed: Vec::new(),
+            behind: 0,
             calls: 0,
         }
     }
 
     pub fn set_time(&mut self, now: u64) {
-        let time = Timestamp::from_micros(START + now / 1000);
+        let time = self.time(now);
         if time > self.core.now {
             self.core.advance(time);
         }
         self.core.turn();
     }
 
+    fn time(&self, now: u64) -> Timestamp {
+        Timestamp::from_micros(START + now / 1000 - self.behind)
+    }
+
     /// The next deadline, by the clock of the world.
     pub fn next_deadline(&self) -> Option<u64> {
         let next = self.core.locks.next_deadline(self.core.now)?;
-        Some((next.micros().saturating_sub(START) + 1) * 1000)
+        Some((next.micros().saturating_sub(START - self.behind) + 1) * 1000)
     }
 
     pub fn close(&mut self, session: u64) {
@@ -83,16 +90,16 @@ impl Server {
         self.core.turn();
     }
 
-    /// The server loses its state, and gets these keys.
-    pub fn becomes(&mut self, is_master: bool, keys: Store) {
+    /// The server loses its state, and gets these keys. Its clock may have been set back.
+    pub fn becomes(&mut self, now: u64, is_master: bool, keys: Store) {
         let sessions = std::mem::take(&mut self.sessions);
-        let (now, listened) = (self.core.now, std::mem::take(&mut self.core.listened));
-        let mode = self.mode;
+        let listened = std::mem::take(&mut self.core.listened);
+        let (mode, behind) = (self.mode, self.behind);
         *self = Self::new(is_master);
-        self.mode = mode;
+        (self.mode, self.behind) = (mode, behind);
         self.sessions = sessions;
         self.core.listened = listened;
-        self.core.now = now;
+        self.core.now = self.time(now);
         self.core.store.keys = keys.keys;
     }
 
