@@ -44,7 +44,7 @@ pub(super) struct Hold {
     pub(super) number: u64,
     /// When the renewal in progress was requested.
     pub(super) renewing: Option<Instant>,
-    /// Renewals that failed since the last success.
+    /// Renewals that failed, and moves to other servers, since the last success.
     pub(super) failures: u32,
     /// Whether a refused renewal has been reported since the last success.
     pub(super) is_refusal_reported: bool,

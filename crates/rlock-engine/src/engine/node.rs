@@ -286,7 +286,9 @@ impl Engine {
         }
     }
 
-    /// The new server reports no loss until it is asked to.
+    /// The new server reports no loss until it is asked to: at once, but after a
+    /// pause if the hold has moved since its last renewal. Two servers may name
+    /// each other.
     fn move_hold(&mut self, now: Instant, id: Id, node: Node) {
         self.stop_renewing(id);
         let Some(hold) = self.holds.get_mut(&id) else {
@@ -295,12 +297,20 @@ impl Engine {
         let (grace, is_live) = (hold.terms.bound, hold.proof.is_live(now));
         let before = std::mem::replace(&mut hold.node, node);
         hold.renewing = None;
+        let failures = hold.failures;
+        hold.failures = failures.saturating_add(1);
         self.hold_leaves(id, before, grace);
         self.hold_comes(now, id, node, grace);
         if is_live {
             self.connect_if_idle(node);
             match self.connection(node) {
-                ConnectionState::Up { .. } => self.check_at(now, id, Some(now)),
+                ConnectionState::Up { .. } => {
+                    let pause = match failures {
+                        0 => Duration::ZERO,
+                        _ => self.pause(failures),
+                    };
+                    self.check_at(now, id, Some(now + pause));
+                }
                 ConnectionState::Idle | ConnectionState::Down | ConnectionState::Closed => {
                     self.wait_for_end(now, id);
                 }

@@ -244,8 +244,8 @@ impl Engine {
             hold.renewing = None;
         }
         let fence = match result {
-            // It is being renewed at the server to which it has moved.
-            Err(Fault::Moved(_)) if hold.renewing.is_some() => return,
+            // It is renewed at the server to which it has moved.
+            Err(Fault::Moved(_)) if hold.renewing.is_some() || hold.node != sent.node => return,
             Err(Fault::Moved(_))
                 if attaches && hold.terms.renewed && hold.terms.bound.is_none() =>
             {

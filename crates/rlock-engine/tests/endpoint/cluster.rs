@@ -260,6 +260,33 @@ fn a_connection_to_the_target_of_a_moving_slot_that_did_not_answer_is_closed_fir
     assert!(kill.is_some() && kill < place("ASKING"), "{actions:?}");
 }
 
+/// Each of them says that the other one has the slot.
+#[test]
+fn servers_that_name_each_other_are_asked_to_renew_after_pauses() {
+    let mut it = connected();
+    let (mut renewals, mut first) = (0, None);
+    for moment in 0..20_000 {
+        if first.is_some_and(|first| moment > first + 1000) {
+            break;
+        }
+        for (connection, other) in [(2, "n"), (3, "m")] {
+            it.answers_each(connection, |asked| match &**asked {
+                "CLUSTER SLOTS" => two(),
+                "CLUSTER INFO" => info("ok", 1),
+                "PING" => "+PONG\r\n".to_owned(),
+                _ => {
+                    assert!(asked.starts_with("RLOCK.RENEW a o2"), "{asked}");
+                    first = first.or(Some(moment));
+                    renewals += 1;
+                    format!("-MOVED 15495 {other}:7\r\n")
+                }
+            });
+        }
+        it.passes(1);
+    }
+    assert!((5..20).contains(&renewals), "{renewals} in a second");
+}
+
 #[test]
 fn a_server_is_reconnected_when_the_slot_of_its_channel_moves() {
     let mut it = connected();

@@ -242,6 +242,13 @@ impl Played {
         replies.collect()
     }
 
+    /// Answers each unanswered command.
+    pub(crate) fn answers_each(&mut self, number: usize, reply: impl FnMut(&String) -> String) {
+        let unanswered = self.unanswered.remove(&number).unwrap_or_default();
+        let replies: String = unanswered.iter().map(reply).collect();
+        self.receives(number, replies);
+    }
+
     /// Answers the oldest unanswered command, which must be this one.
     pub(crate) fn answers(&mut self, number: usize, command: &str, reply: impl AsRef<[u8]>) {
         let asked = self.unanswered.entry(number).or_default().pop_front();
