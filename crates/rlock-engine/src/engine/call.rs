@@ -285,7 +285,7 @@ impl Call {
             }
             // The grant was lost before its caller received it, or the server's
             // message was for a request of an earlier connection.
-            (Phase::Confirming | Phase::Withdrawn, Ok(_)) => Next::Ask,
+            (Phase::Confirming | Phase::Withdrawn, Ok(_)) => at.ask_again(),
             (Phase::Leaving, Ok(Reply::Count(1))) => {
                 self.leave_nothing(at.engine, Outcome::Refused)
             }
@@ -478,6 +478,11 @@ impl Call {
     /// The server did not grant. It may still keep the place for some time
     /// after the wait, but not for an upgrade.
     fn not_granted(&mut self, at: &mut Context<'_>) -> Next {
+        // No server refuses a wait without limit; a broken one must not be asked
+        // without a pause.
+        if self.queueing == Queueing::Unlimited {
+            return at.pause();
+        }
         let has_place = self.has_waited && !self.is_upgrade;
         match at.engine.connection(at.work.node) {
             ConnectionState::Up { .. } if has_place => {

@@ -249,11 +249,25 @@ impl Context<'_> {
         // as the owner of a key also need pauses.
         let has_other_connection =
             is_broken && !self.engine.connection(sent.node).is(sent.connection);
-        if has_other_connection || (is_moved && self.work.attempts == 0) {
-            self.work.attempts = self.work.attempts.saturating_add(1);
-            return Ok(Next::Ask);
+        Ok(match (has_other_connection, is_moved) {
+            (true, _) => {
+                self.work.attempts = self.work.attempts.saturating_add(1);
+                Next::Ask
+            }
+            (false, true) => self.ask_again(),
+            (false, false) => self.pause(),
+        })
+    }
+
+    /// Tries again: at once the first time, then after a pause.
+    pub(super) fn ask_again(&mut self) -> Next {
+        match self.work.attempts {
+            0 => {
+                self.work.attempts = 1;
+                Next::Ask
+            }
+            _ => self.pause(),
         }
-        Ok(self.pause())
     }
 
     /// Tries again after a pause, which is longer each time.

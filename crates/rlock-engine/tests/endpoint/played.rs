@@ -292,17 +292,25 @@ impl Played {
         let rest: Vec<_> = rest.iter().map(|key| key.as_bytes().into()).collect();
         let owner = Owner::new(owner).unwrap();
         let claims = Claims::new(owner, key.as_bytes(), &rest);
-        self.claims(claims, None, terms);
+        let wait = Queueing::AtMost(Duration::from_secs(60));
+        self.claims(claims, None, terms, wait);
+    }
+
+    /// Asks for a lock as `o`, and waits without limit.
+    pub(crate) fn waits(&mut self, key: &str) {
+        let claims = Claims::new(Owner::new("o").unwrap(), key.as_bytes(), &[]);
+        self.claims(claims, None, Terms::new(), Queueing::Unlimited);
     }
 
     /// Asks for a lock as `o`, with a value to publish.
     pub(crate) fn campaigns(&mut self, key: &str, value: &str) {
         let claims = Claims::new(Owner::new("o").unwrap(), key.as_bytes(), &[]);
         let value = Value::new(value.as_bytes()).unwrap();
-        self.claims(claims, Some(value), Terms::new());
+        let wait = Queueing::AtMost(Duration::from_secs(60));
+        self.claims(claims, Some(value), Terms::new(), wait);
     }
 
-    fn claims(&mut self, claims: Claims, value: Option<Value>, terms: Terms) {
+    fn claims(&mut self, claims: Claims, value: Option<Value>, terms: Terms, queueing: Queueing) {
         let call = self.next_call();
         self.handle(Event::Call(engine::Event::Ask {
             call,
@@ -310,7 +318,7 @@ impl Played {
             ask: Ask::Exclusive,
             value,
             terms,
-            queueing: Queueing::AtMost(Duration::from_secs(60)),
+            queueing,
         }));
     }
 

@@ -142,6 +142,23 @@ fn a_hold_that_is_to_be_kept_while_the_client_closes_is_kept_or_fails() {
     }
 }
 
+/// Only a broken server does that.
+#[test]
+fn a_wait_without_limit_that_is_refused_is_repeated_after_pauses() {
+    let mut it = Played::connected();
+    it.waits("k");
+    let mut requests = 0;
+    for _ in 0..1000 {
+        it.answers_each(1, |asked| {
+            assert!(asked.starts_with("RLOCK.ACQUIRE k o"), "{asked}");
+            requests += 1;
+            "$-1\r\n".to_owned()
+        });
+        it.passes(1);
+    }
+    assert!((5..20).contains(&requests), "{requests} in a second");
+}
+
 #[test]
 fn a_server_that_became_a_replica_is_left() {
     let mut it = Played::connected();

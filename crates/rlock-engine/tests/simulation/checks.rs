@@ -7,7 +7,7 @@ use rlock_engine::engine::terms::Ask;
 use crate::actor::{Calling, Guard, Kept};
 use crate::cluster::{SLOTS, place};
 use crate::server::name;
-use crate::world::{MS, World, all_actors, nanos};
+use crate::world::{MS, SECOND, World, all_actors, nanos};
 
 /// A call that waits for no other owner has its outcome after this time: its
 /// request and the reply travel for at most two seconds each.
@@ -54,7 +54,8 @@ impl World {
         let mut links = client.links.values();
         let is_linked = links.any(|link| link.number == number && !link.is_cut);
         let place = &self.places[calling.place];
-        let is_settled = place.moving.is_none() && place.since < calling.begun;
+        let is_settled =
+            place.moving.is_none() && place.since.max(place.disputed_until) < calling.begun;
         let is_there = !there.is_down(self.now) && there.refuses_until < calling.begun;
         // It may need replicas, which the client asks on a separate connection.
         let is_separate_up = client.silent_until.max(client.refused_until) < calling.begun;
@@ -204,12 +205,19 @@ impl World {
             || self.checked_at < this.stopped_until
             || self.checked_at < this.silent_until.max(this.refused_until)
             || this.engine.routes().node(claims.slot()) != node
-            || self.is_cluster() && self.places[place(claims.slot())].moving.is_some();
+            || self.is_cluster() && self.is_disputed(place(claims.slot()));
         let is_of = |calling: &Calling| calling.owner == claims.owner().as_str();
         let mut calls = this.actors.iter().filter_map(|it| it.call.as_ref());
         let is_busy = this.asked.values().any(|by| *by == link.number) || calls.any(is_of);
         let is_notified = there.watcher(&name(claims)) == Some(link.session);
         is_out || is_prevented || is_busy || is_notified
+    }
+
+    /// Whether a slot is moving, or its masters have just disagreed. A renewal may
+    /// pause for a second after that.
+    fn is_disputed(&self, place: usize) -> bool {
+        let place = &self.places[place];
+        place.moving.is_some() || self.checked_at < place.disputed_until + SECOND
     }
 
     /// What a call for a lock needs for a quick answer: the server and the

@@ -33,6 +33,8 @@ pub(crate) struct Client {
     pub(crate) links: BTreeMap<u16, Link>,
     /// The number of connections so far.
     pub(crate) opened: u64,
+    /// The second in which it sent its last request, and the requests in it.
+    pub(crate) busy: (u64, u64),
     /// The unanswered requests, with their connections.
     pub(crate) asked: BTreeMap<Id, u64>,
     pub(crate) slow_until: u64,
@@ -147,6 +149,10 @@ pub(crate) enum WorldEvent {
     HasMoved {
         place: usize,
     },
+    /// The masters agree again on who has a slot.
+    Agree {
+        place: usize,
+    },
     /// A server learns the current slots.
     Learns {
         server: usize,
@@ -197,6 +203,7 @@ impl Client {
             has_undone: false,
             links: BTreeMap::new(),
             opened: 0,
+            busy: (0, 0),
             asked: BTreeMap::new(),
             slow_until: 0,
             asking: BTreeSet::new(),

@@ -41,6 +41,8 @@ pub(crate) struct Place {
     pub(crate) moving: Option<usize>,
     /// When it arrived there.
     pub(crate) since: u64,
+    /// Until when its masters name each other.
+    pub(crate) disputed_until: u64,
 }
 
 pub(crate) const SLOTS: [u16; 4] = [1, 3, 5, 7];
@@ -176,8 +178,9 @@ impl World {
     /// `window`, or all at once.
     pub(crate) fn moves(&mut self, place: usize, window: u64) {
         let from = self.places[place].shard;
-        let is_busy =
-            self.places[place].moving.is_some() || self.shards.iter().any(|shard| shard.is_failing);
+        let is_busy = self.places[place].moving.is_some()
+            || self.now <= self.places[place].disputed_until
+            || self.shards.iter().any(|shard| shard.is_failing);
         if self.kind == Kind::One || is_busy {
             return;
         }
@@ -192,6 +195,30 @@ impl World {
             0 => self.has_moved(place),
             _ => self.later(window, 0, WorldEvent::HasMoved { place }),
         }
+    }
+
+    /// Each master says that the other one has the slot.
+    pub(crate) fn disagree(&mut self, place: usize, time: u64) {
+        let is_busy =
+            self.places[place].moving.is_some() || self.shards.iter().any(|shard| shard.is_failing);
+        if self.kind == Kind::One || is_busy {
+            return;
+        }
+        self.places[place].disputed_until = self.now + time;
+        let (one, other) = (self.shards[0].master, self.shards[1].master);
+        self.servers[one].view[place] = other;
+        self.servers[other].view[place] = one;
+        self.later(time, 0, WorldEvent::Agree { place });
+    }
+
+    /// The masters know again who has the slot.
+    pub(crate) fn agree(&mut self, place: usize) {
+        let master = self.master(place);
+        for shard in 0..self.shards.len() {
+            let server = self.shards[shard].master;
+            self.servers[server].view[place] = master;
+        }
+        self.places[place].since = self.now;
     }
 
     /// A key moves to the target of its slot.
@@ -258,6 +285,7 @@ impl World {
             shard: to,
             moving: None,
             since,
+            disputed_until: 0,
         };
         self.moves += 1;
         let (from, to) = (self.shards[from].master, self.shards[to].master);

@@ -12,6 +12,10 @@ use crate::operation::KEYS;
 use crate::server::moved;
 use crate::world::{MS, SECOND, World};
 
+/// The most requests of a client in a second: every way to repeat a request has a
+/// pause.
+const BUSY_MAX: u64 = 150;
+
 impl World {
     /// Passes an event to a client's engine, and carries out the actions.
     pub(crate) fn send_event(&mut self, client: usize, event: Event) {
@@ -52,6 +56,17 @@ impl World {
         let late = self.delay();
         let now = self.now;
         let this = &mut self.clients[client];
+        let (second, requests) = this.busy;
+        let requests = if second == now / SECOND {
+            requests + 1
+        } else {
+            1
+        };
+        this.busy = (now / SECOND, requests);
+        if requests > BUSY_MAX {
+            self.wrong = Some(format!("{requests} requests in a second: {request:?}"));
+            return;
+        }
         let named = request
             .claims()
             .map(|it| this.engine.routes().node(it.slot()));
@@ -142,6 +157,7 @@ impl World {
             WorldEvent::Closes { session } => self.is_closed(session),
             WorldEvent::KeyMoves { key } => self.key_moves(KEYS[key]),
             WorldEvent::HasMoved { place } => self.has_moved(place),
+            WorldEvent::Agree { place } => self.agree(place),
             WorldEvent::Learns { server } => self.learns(server),
             WorldEvent::Fails {
                 shard,

@@ -65,6 +65,7 @@ impl World {
                 let place = key.map_or(2, |key| place_of(KEYS[key]));
                 self.moves(place, nanos(window));
             }
+            Operation::Disagree { key, time } => self.disagree(place_of(KEYS[key]), nanos(time)),
             Operation::FailOver {
                 shard,
                 outage,

@@ -70,6 +70,8 @@ pub(crate) enum Operation {
         key: Option<usize>,
         window: Duration,
     },
+    /// For a while each of two masters says that the other one has a slot.
+    Disagree { key: usize, time: Duration },
     /// A master's replica takes its place. Changes in the last `lag` before that
     /// are lost, and the old master returns as a replica.
     FailOver {
@@ -211,6 +213,10 @@ impl Operation {
             32..=34 => Self::Move {
                 key: (which < 200).then_some(key),
                 window: millis(if how < 100 { 0 } else { 12 * u64::from(long) }),
+            },
+            36 => Self::Disagree {
+                key,
+                time: millis(12 * u64::from(long)),
             },
             35 => Self::FailOver {
                 shard: usize::from(who),

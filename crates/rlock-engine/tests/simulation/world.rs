@@ -68,6 +68,7 @@ impl World {
             shard: place % count,
             moving: None,
             since: 0,
+            disputed_until: 0,
         });
         let places: Vec<_> = places.take(View::default().len()).collect();
         let view: View = std::array::from_fn(|place| places[place].shard);
