@@ -5,6 +5,7 @@
 
 mod cluster;
 mod greeting;
+mod late;
 mod observers;
 mod outages;
 mod played;

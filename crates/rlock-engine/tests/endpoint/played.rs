@@ -30,6 +30,7 @@ pub(crate) struct Played {
 }
 
 pub(crate) const RESPONSE: u64 = 5000;
+const MINUTE: Queueing = Queueing::AtMost(Duration::from_secs(60));
 
 impl Played {
     pub(crate) fn new(url: &str) -> Self {
@@ -274,6 +275,12 @@ impl Played {
         self.now = end;
     }
 
+    /// The process stalls; its timers fire late.
+    pub(crate) fn stalls(&mut self, ms: u64) {
+        self.now += ms * 1_000_000;
+        self.handle(Event::Tick);
+    }
+
     /// Asks for a lock, and waits up to a minute.
     pub(crate) fn asks(&mut self, key: &str) {
         self.asks_on(key, Terms::new());
@@ -292,30 +299,42 @@ impl Played {
         let rest: Vec<_> = rest.iter().map(|key| key.as_bytes().into()).collect();
         let owner = Owner::new(owner).unwrap();
         let claims = Claims::new(owner, key.as_bytes(), &rest);
-        let wait = Queueing::AtMost(Duration::from_secs(60));
-        self.claims(claims, None, terms, wait);
+        self.asks_with(claims, Ask::Exclusive, None, terms, MINUTE);
+    }
+
+    /// Asks for a shared hold as `o`, or to make it exclusive.
+    pub(crate) fn asks_mode(&mut self, key: &str, ask: Ask) {
+        let claims = Claims::new(Owner::new("o").unwrap(), key.as_bytes(), &[]);
+        self.asks_with(claims, ask, None, Terms::new(), MINUTE);
     }
 
     /// Asks for a lock as `o`, and waits without limit.
     pub(crate) fn waits(&mut self, key: &str) {
         let claims = Claims::new(Owner::new("o").unwrap(), key.as_bytes(), &[]);
-        self.claims(claims, None, Terms::new(), Queueing::Unlimited);
+        let wait = Queueing::Unlimited;
+        self.asks_with(claims, Ask::Exclusive, None, Terms::new(), wait);
     }
 
     /// Asks for a lock as `o`, with a value to publish.
     pub(crate) fn campaigns(&mut self, key: &str, value: &str) {
         let claims = Claims::new(Owner::new("o").unwrap(), key.as_bytes(), &[]);
         let value = Value::new(value.as_bytes()).unwrap();
-        let wait = Queueing::AtMost(Duration::from_secs(60));
-        self.claims(claims, Some(value), Terms::new(), wait);
+        self.asks_with(claims, Ask::Exclusive, Some(value), Terms::new(), MINUTE);
     }
 
-    fn claims(&mut self, claims: Claims, value: Option<Value>, terms: Terms, queueing: Queueing) {
+    fn asks_with(
+        &mut self,
+        claims: Claims,
+        ask: Ask,
+        value: Option<Value>,
+        terms: Terms,
+        queueing: Queueing,
+    ) {
         let call = self.next_call();
         self.handle(Event::Call(engine::Event::Ask {
             call,
             claims,
-            ask: Ask::Exclusive,
+            ask,
             value,
             terms,
             queueing,

@@ -1,0 +1,173 @@
+//! Requests that arrive late, and replies that are read late.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use rlock_engine::engine::terms::{Ask, Lease, Terms};
+
+use crate::played::{Played, push};
+
+const CHANNEL: &str = "rlock:client:c";
+const NOT_ALLOWED: &str = "-NOPERM no\r\n";
+
+fn renewed_every(lease: Duration) -> Terms {
+    Terms::new().lease(Lease::Renewed(lease)).unwrap()
+}
+
+/// Its connection ends, and the server may not close it for the next one.
+fn reconnects_unsure(it: &mut Played) {
+    it.ends(1);
+    it.passes(20);
+    it.greeted_but(2, "CLIENT KILL", NOT_ALLOWED);
+}
+
+/// The server may have cut the lease to the grace meanwhile.
+#[test]
+fn a_grant_of_a_bound_hold_that_is_read_late_is_confirmed() {
+    let mut it = Played::connected();
+    it.asks_on("k", Terms::new().bound(Duration::from_secs(2)).unwrap());
+    it.answers(1, "RLOCK.ACQUIRE k o2", "+WAITING\r\n");
+    it.passes(1_001);
+    it.actions();
+    it.receives(1, push(&["message", CHANNEL, "grant 7 o2 k"]));
+    assert_eq!(it.actions(), ["1 RLOCK.RENEW k o2 30000 BIND 2000"]);
+}
+
+/// The server must report a loss before the grant that an upgrade may still get.
+#[test]
+fn an_upgrade_on_a_new_connection_first_asks_for_loss_reports() {
+    let mut it = Played::connected();
+    it.asks_mode("k", Ask::Shared);
+    it.answers(1, "RLOCK.ACQUIRE k o", ":7\r\n");
+    it.ends(1);
+    it.asks_mode("k", Ask::Exclusive);
+    it.passes(20);
+    it.actions();
+    it.greeted(2);
+    let actions = it.actions();
+    let last = actions.last().unwrap();
+    assert!(last.starts_with("2 RLOCK.RENEW k o "), "{actions:?}");
+    assert!(last.contains(" NOTIFY "), "{actions:?}");
+    it.receives(2, "$-1\r\n");
+    let actions = it.actions();
+    assert_eq!(actions[0], "over: the server ended it");
+    assert!(
+        actions[1].starts_with("2 RLOCK.ACQUIRE k o "),
+        "{actions:?}"
+    );
+}
+
+#[test]
+fn a_connection_whose_reply_was_not_read_by_a_stalled_process_is_kept() {
+    let mut it = Played::connected();
+    it.asks_on("k", renewed_every(Duration::from_secs(3)));
+    it.answers(1, "RLOCK.ACQUIRE k o2", ":7\r\n");
+    it.actions();
+    let mut renewed = Vec::new();
+    while renewed.is_empty() {
+        it.passes(1);
+        renewed = it.actions();
+    }
+    assert_eq!(renewed, ["1 RLOCK.RENEW k o2 3000"]);
+    it.stalls(1_150);
+    it.answers(1, "RLOCK.RENEW", ":7\r\n");
+    assert_eq!(it.did(), [""; 0]);
+    it.passes(500);
+    assert_eq!(it.did(), [""; 0]);
+}
+
+/// The request may be carried out after its clean-up.
+#[test]
+fn clean_up_is_repeated_while_an_earlier_connection_may_still_be_open() {
+    let mut it = Played::connected();
+    it.asks("k");
+    it.abandons(2);
+    reconnects_unsure(&mut it);
+    it.actions();
+    for pause in [100, 1_000, 10_000] {
+        it.receives(2, ":0\r\n$-1\r\n");
+        it.passes(pause - 1);
+        it.actions();
+        it.passes(1);
+        let again = ["2 RLOCK.CANCEL k o2", "2 RLOCK.RELEASE k o2 ALL"];
+        assert_eq!(it.actions(), again, "{pause}");
+    }
+    it.receives(2, ":0\r\n$-1\r\n");
+    it.passes(60_000);
+    assert_eq!(it.did(), [""; 0]);
+    assert!(it.endpoint.engine().is_empty());
+}
+
+/// It may have been granted under a new fence.
+#[test]
+fn a_hold_whose_upgrade_was_dropped_is_released_under_any_fence() {
+    let mut it = Played::connected();
+    it.asks_mode("k", Ask::Shared);
+    it.answers(1, "RLOCK.ACQUIRE k o", ":7\r\n");
+    it.asks_mode("k", Ask::Exclusive);
+    it.abandons(3);
+    it.answers(1, "RLOCK.ACQUIRE k o", "+WAITING\r\n");
+    it.answers(1, "RLOCK.CANCEL k o", ":1\r\n");
+    it.answers(1, "RLOCK.DOWNGRADE k o", "$-1\r\n");
+    it.actions();
+    it.releases();
+    assert_eq!(it.actions(), ["1 RLOCK.RELEASE k o ALL"]);
+}
+
+/// A late request of the earlier connection may have taken the place over. The
+/// message would go there.
+#[test]
+fn a_place_that_an_earlier_connection_may_take_over_is_asked_for_again() {
+    let mut it = Played::connected();
+    it.asks("k");
+    reconnects_unsure(&mut it);
+    it.answers(2, "RLOCK.ACQUIRE k o2", "+WAITING\r\n");
+    for pause in [1_000, 2_000, 4_000] {
+        it.passes(pause - 1);
+        it.actions();
+        it.passes(1);
+        let actions = it.actions();
+        assert!(
+            actions[0].starts_with("2 RLOCK.ACQUIRE k o2"),
+            "{actions:?}"
+        );
+        it.receives(2, "+WAITING\r\n");
+    }
+}
+
+/// One renewal after the other would take 90 seconds.
+#[test]
+fn no_hold_is_lost_on_a_slow_network() {
+    const HOLDS: usize = 600;
+    const ROUND_TRIP: u64 = 150;
+    let mut it = Played::connected();
+    for key in 0..HOLDS {
+        it.asks(&format!("k{key}"));
+    }
+    it.answers_each(1, |_| ":7\r\n".to_owned());
+    it.actions();
+    let mut on_its_way = VecDeque::new();
+    for now in 0..60_000 {
+        for action in it.actions() {
+            assert!(!action.starts_with("over"), "{action} after {now} ms");
+            on_its_way.extend(action.starts_with("1 ").then_some(now + ROUND_TRIP));
+        }
+        while on_its_way.front().is_some_and(|due| *due <= now) {
+            on_its_way.pop_front();
+            it.receives(1, ":7\r\n");
+        }
+        it.passes(1);
+    }
+}
+
+/// The owner lost it, and a late request of its own took the lock anew.
+#[test]
+fn a_hold_that_a_renewal_finds_under_another_fence_is_lost() {
+    let mut it = Played::connected();
+    it.asks_on("k", renewed_every(Duration::from_secs(3)));
+    it.answers(1, "RLOCK.ACQUIRE k o2", ":7\r\n");
+    it.passes(1_250);
+    it.actions();
+    it.answers(1, "RLOCK.RENEW", ":9\r\n");
+    assert_eq!(it.did(), ["over: the server ended it"]);
+}
