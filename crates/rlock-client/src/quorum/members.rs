@@ -203,10 +203,14 @@ impl Members {
         Failure::Io(format!("{what}: {}", why.join("; ")))
     }
 
-    /// Another owner for each call.
+    /// Another owner for each call. The members' engines remember nothing of it:
+    /// the fence of each grant is raised at a majority anyway.
     pub(crate) fn next_owner(&self) -> Owner {
         let first = self.all.first();
-        first.map_or_else(|| Owner::numbered("quorum", 0), |it| it.client.owner())
+        first.map_or_else(
+            || Owner::numbered("quorum", 0),
+            |it| it.client.inner.next_owner(),
+        )
     }
 }
 

@@ -64,7 +64,9 @@ enum Phase {
     Releasing,
     /// Releases a grant that its owner had given up: a server that did not know
     /// that has answered with it.
-    GivingBack,
+    GivingBack {
+        fence: u64,
+    },
     /// Asks for loss reports on the hold that it upgrades: a report must come
     /// before the grant that an upgrade may still get after a loss.
     Attaching,
@@ -250,7 +252,12 @@ impl Call {
                 }
                 Next::Ask
             }
-            (Phase::GivingBack, Ok(_)) => at.pause(),
+            (Phase::GivingBack { fence }, Ok(_)) => {
+                let (claims, lease_end) = (at.work.claims.clone(), at.now + self.lease);
+                at.engine
+                    .remember_released(at.now, &claims, fence, lease_end);
+                at.pause()
+            }
             (Phase::Attaching, result) => self.attached(at, sent, result),
             (Phase::Acquiring, result) => self.asked(at, sent, result),
             (Phase::AcquiringUnwatched { .. }, Ok(Reply::Fence(fence))) => {
@@ -293,7 +300,7 @@ impl Call {
             (Phase::Leaving, _) => self.give_up(at, Outcome::Refused),
             (
                 Phase::Releasing
-                | Phase::GivingBack
+                | Phase::GivingBack { .. }
                 | Phase::AcquiringUnwatched { .. }
                 | Phase::Withdrawn,
                 Err(fault),
@@ -450,9 +457,9 @@ impl Call {
     }
 
     fn granted(&mut self, at: &mut Context<'_>, fence: u64, sent: Sent) -> Next {
-        if self.live.is_none() && at.engine.is_released(at.now, &at.work.claims, fence) {
+        if self.live.is_none() && self.was_given_up(at, fence) {
             let claims = at.work.claims.clone();
-            self.phase = Phase::GivingBack;
+            self.phase = Phase::GivingBack { fence };
             let fence = Some(fence);
             return Next::Send(Request::Release { claims, fence });
         }
@@ -473,6 +480,13 @@ impl Call {
         }
         at.engine.metrics.grants += 1;
         self.leave_nothing(at.engine, Outcome::Granted(proof))
+    }
+
+    /// Whether the owner may have given up this grant before.
+    fn was_given_up(&self, at: &Context<'_>, fence: u64) -> bool {
+        let asked_by = at.work.asked_by;
+        at.engine
+            .is_released(at.now, &at.work.claims, fence, asked_by)
     }
 
     /// The server did not grant. It may still keep the place for some time

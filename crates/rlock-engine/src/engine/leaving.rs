@@ -388,7 +388,7 @@ impl CleanUp {
             Input::Turn => Next::Ask,
             Input::Connected(_) => Next::Send(self.request(at)),
             Input::Reply(sent, result) => self.reply(at, sent, result),
-            Input::Due => self.end(at.engine),
+            Input::Due => self.end(at, 0),
             Input::Abandoned | Input::Notified(_) => Next::Stay,
         }
     }
@@ -425,7 +425,7 @@ impl CleanUp {
             Ok(_) => {}
             Err(fault) => {
                 let next = at.try_again(sent, fault);
-                return next.unwrap_or_else(|_| self.end(at.engine));
+                return next.unwrap_or_else(|_| self.end(at, sent.connection));
             }
         }
         // On the connection of the call, clean-up cannot overtake the call. The
@@ -450,14 +450,21 @@ impl CleanUp {
                 at.work.deadline = at.work.deadline.map(|deadline| deadline.max(end + *pause));
                 Next::Wait(Stage::Pause(end))
             }
-            _ => self.end(at.engine),
+            _ => self.end(at, sent.connection),
         }
     }
 
     /// Only from now on is the server's report about the hold unambiguous.
-    fn end(&self, engine: &mut Engine) -> Next {
+    fn end(&self, at: &mut Context<'_>, connection: u64) -> Next {
+        let claims = &at.work.claims;
+        if let (HeldKeys::Nothing, Some(lease_end)) =
+            (at.engine.held(at.now, claims), at.work.deadline)
+        {
+            at.engine
+                .remember_undone(at.now, claims, connection, lease_end);
+        }
         if let Some(hold) = self.upgraded {
-            engine.set_upgrading(hold, false);
+            at.engine.set_upgrading(hold, false);
         }
         Next::End(Outcome::Done)
     }

@@ -18,35 +18,55 @@ const CLOCK_DIFFERENCE: Duration = Duration::from_secs(10);
 /// The number of entries below which no search for old ones is worthwhile.
 const SWEEP_MIN: usize = 64;
 
-/// The largest fence that each owner has given up at a key, until the lease of
-/// that grant is over on every server.
+/// What each owner has given up at a key, until the lease of that grant is over on
+/// every server.
 #[derive(Debug, Default)]
 pub(super) struct Released {
-    fences: Table<Name, (u64, Instant)>,
+    entries: Table<Name, Entry>,
     /// The number of entries at which old ones are removed. It is twice the number
     /// that stayed the last time, so a removal costs each entry little.
     sweep_at: usize,
 }
 
+#[derive(Debug)]
+struct Entry {
+    /// The largest fence.
+    fence: u64,
+    /// A grant under an unknown fence was undone by this connection: a grant by
+    /// another connection may be the same.
+    undone_by: Option<u64>,
+    until: Instant,
+}
+
 impl Released {
-    fn insert(&mut self, now: Instant, name: &Name, fence: u64, until: Instant) {
-        if self.fences.len() >= self.sweep_at.max(SWEEP_MIN) {
-            self.fences.retain(|_, (_, until)| *until > now);
-            self.sweep_at = 2 * self.fences.len();
+    fn entry(&mut self, now: Instant, name: &Name, lease_end: Instant) -> &mut Entry {
+        if self.entries.len() >= self.sweep_at.max(SWEEP_MIN) {
+            self.entries.retain(|_, entry| entry.until > now);
+            self.sweep_at = 2 * self.entries.len();
         }
-        let entry = self.fences.entry(name.clone()).or_insert((fence, until));
-        *entry = (entry.0.max(fence), entry.1.max(until));
+        let until = lease_end + CLOCK_DIFFERENCE;
+        let entry = self.entries.entry(name.clone()).or_insert(Entry {
+            fence: 0,
+            undone_by: None,
+            until,
+        });
+        entry.until = entry.until.max(until);
+        entry
     }
 
-    fn has(&self, now: Instant, name: &Name, fence: u64) -> bool {
-        let known = self.fences.get(name);
-        known.is_some_and(|(given_up, until)| *until > now && fence <= *given_up)
+    fn has(&self, now: Instant, name: &Name, fence: u64, connection: Option<u64>) -> bool {
+        let entry = self.entries.get(name).filter(|entry| entry.until > now);
+        entry.is_some_and(|entry| {
+            let is_new = entry.undone_by.is_none() || entry.undone_by == connection;
+            fence <= entry.fence || !is_new
+        })
     }
 }
 
 impl Engine {
-    /// The owner has given up a grant whose lease ends at `lease_end` by this
-    /// clock. Owners for a single call are not remembered: they never ask again.
+    /// The owner has given up the grant with this fence, whose lease ends at
+    /// `lease_end` by this clock. Owners for a single call are not remembered:
+    /// they never ask again.
     pub(super) fn remember_released(
         &mut self,
         now: Instant,
@@ -54,19 +74,41 @@ impl Engine {
         fence: u64,
         lease_end: Instant,
     ) {
-        if claims.owner().is_single_use() {
-            return;
-        }
-        for name in claims.names() {
-            let until = lease_end + CLOCK_DIFFERENCE;
-            self.released.insert(now, name, fence, until);
+        for name in names_to_remember(claims) {
+            let entry = self.released.entry(now, name, lease_end);
+            entry.fence = entry.fence.max(fence);
+            entry.undone_by = None;
         }
     }
 
-    /// Whether the owner has given up the grant with this fence, or a later one,
+    /// The owner has undone a grant whose fence it never learned, if there was
+    /// one. This connection carried the clean-up.
+    pub(super) fn remember_undone(
+        &mut self,
+        now: Instant,
+        claims: &Claims,
+        connection: u64,
+        lease_end: Instant,
+    ) {
+        for name in names_to_remember(claims) {
+            self.released.entry(now, name, lease_end).undone_by = Some(connection);
+        }
+    }
+
+    /// Whether a grant by this connection may be one that the owner has given up
     /// at any of these keys.
-    pub(super) fn is_released(&self, now: Instant, claims: &Claims, fence: u64) -> bool {
-        let is_released = |name| self.released.has(now, name, fence);
+    pub(super) fn is_released(
+        &self,
+        now: Instant,
+        claims: &Claims,
+        fence: u64,
+        connection: Option<u64>,
+    ) -> bool {
+        let is_released = |name| self.released.has(now, name, fence, connection);
         !claims.owner().is_single_use() && claims.names().any(is_released)
     }
+}
+
+fn names_to_remember(claims: &Claims) -> impl Iterator<Item = &Name> {
+    claims.names().filter(|_| !claims.owner().is_single_use())
 }

@@ -160,7 +160,7 @@ fn no_hold_is_lost_on_a_slow_network() {
     }
 }
 
-/// The owner lost it, and a late request of its own took the lock anew.
+/// The owner lost it, and a late request of its own acquired the lock again.
 #[test]
 fn a_hold_that_a_renewal_finds_under_another_fence_is_lost() {
     let mut it = Played::connected();

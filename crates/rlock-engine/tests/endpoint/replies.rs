@@ -142,6 +142,30 @@ fn a_hold_that_is_to_be_kept_while_the_client_closes_is_kept_or_fails() {
     }
 }
 
+/// The replica knew the grant, but neither did this client nor does the replica
+/// know that it was undone.
+#[test]
+fn a_grant_that_was_undone_does_not_come_back() {
+    let mut it = Played::connected();
+    it.asks_as("me", "k", &[], Terms::new());
+    it.abandons(2);
+    it.answers(1, "RLOCK.ACQUIRE k me", ":7\r\n");
+    it.answers(1, "RLOCK.CANCEL k me", ":0\r\n");
+    it.answers(1, "RLOCK.RELEASE k me", ":0\r\n");
+    it.ends(1);
+    it.asks_as("me", "k", &[], Terms::new());
+    it.passes(20);
+    it.greeted(2);
+    it.passes(20);
+    it.did();
+    it.answers(2, "RLOCK.ACQUIRE k me", ":7\r\n");
+    it.answers(2, "RLOCK.RELEASE k me ALL FENCE 7", ":0\r\n");
+    assert!(it.did().is_empty());
+    it.passes(20);
+    it.answers(2, "RLOCK.ACQUIRE k me", ":8\r\n");
+    assert_eq!(it.did(), ["call 3: granted 8"]);
+}
+
 /// Only a broken server does that.
 #[test]
 fn a_wait_without_limit_that_is_refused_is_repeated_after_pauses() {
