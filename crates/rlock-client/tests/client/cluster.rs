@@ -129,6 +129,29 @@ async fn a_master_that_has_a_successor_is_asked_no_more() {
     granted(waiter).await.release().await.unwrap();
 }
 
+/// Without a host name to announce, the first setting makes it `?` and the second none.
+#[tokio::test]
+async fn servers_that_report_no_host_are_found() {
+    let cluster = Cluster::start(3, 0).await;
+    for preferred in ["hostname", "unknown-endpoint"] {
+        for node in 0..3 {
+            let prefer = format!("CONFIG SET cluster-preferred-endpoint-type {preferred}");
+            let _: () = cluster.admin(node).await.run(&prefer).await;
+        }
+        let seed = together("cluster", &cluster.urls()[..1]);
+        let client = Client::connect(seed).await.unwrap();
+        for node in 0..3 {
+            let key = cluster.key_at(node).await;
+            let guard = lock(&client, &key).await;
+            cluster
+                .move_slot(cluster.slot_of(&key).await, node, (node + 1) % 3)
+                .await;
+            guard.release().await.unwrap();
+            lock(&client, &key).await.release().await.unwrap();
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_master_that_nobody_needs_is_not_connected_to() {
     let cluster = Cluster::start(3, 0).await;

@@ -13,7 +13,7 @@ use crate::engine::proof::NODES_MAX;
 use crate::error::{Failure, ServerError};
 use crate::servers::{Address, Tls};
 use crate::wire::resp::Frame;
-use crate::wire::topology::{self, Range, Redirect, Reliability};
+use crate::wire::topology::{self, Host, Range, Redirect, Reliability};
 
 /// The time limit for a server's report of the slots, the shortest interval
 /// between these reports, and the time limit for a server to which a slot is
@@ -145,28 +145,25 @@ impl Endpoint {
         if error.code == "CLUSTERDOWN" {
             self.mark_routes_stale(now);
         }
-        if let Some(redirect) = topology::redirect(error)
-            && !redirect.is_once
-            && let Some(node) = self.named(&redirect, asked)
-        {
+        let Some(redirect) = topology::redirect(error).filter(|redirect| !redirect.is_once) else {
+            return;
+        };
+        if let Some(node) = self.named(&redirect, asked) {
             let slot = redirect.slot;
             self.engine
                 .handle(now, engine::Event::SlotMoved { slot, node });
             self.resume_questions(now);
             self.resume_watches(now);
-            self.mark_routes_stale(now);
         }
+        self.mark_routes_stale(now);
     }
 
     /// The server that a redirection names.
     fn named(&mut self, redirect: &Redirect, asked: Option<Node>) -> Option<Node> {
-        let host = match (&redirect.host, asked) {
-            (Some(host), _) => host.clone(),
-            (None, asked) => {
-                let addresses = &self.as_cluster()?.addresses;
-                addresses.get(usize::from(asked?.0))?.0.clone()
-            }
-        };
+        let addresses = &self.as_cluster()?.addresses;
+        let asked = asked.and_then(|asked| addresses.get(usize::from(asked.0)));
+        let from = asked.map_or(String::new(), |asked| asked.0.clone());
+        let host = self.host_in(redirect, &from)?;
         self.node_at(&host, redirect.port)
     }
 
@@ -175,8 +172,28 @@ impl Endpoint {
         let Source::Cluster(cluster) = &self.source else {
             return None;
         };
-        let host = redirect.host.as_deref().unwrap_or(from);
-        Some(cluster.at(&(host.to_owned(), redirect.port)))
+        let host = self.host_in(redirect, from)?;
+        Some(cluster.at(&(host, redirect.port)))
+    }
+
+    /// The host in a redirection by the server at the host `from`. An unknown host
+    /// is the one of the only server with slots at that port, if there is just
+    /// one. Otherwise the next report of the slots tells the server.
+    fn host_in(&self, redirect: &Redirect, from: &str) -> Option<String> {
+        let Source::Cluster(cluster) = &self.source else {
+            return None;
+        };
+        match &redirect.host {
+            Host::Named(host) => Some(host.clone()),
+            Host::Same => Some(from.to_owned()),
+            Host::Unknown => {
+                let nodes = self.engine.routes().nodes().into_iter();
+                let servers = nodes.filter_map(|node| cluster.addresses.get(usize::from(node.0)));
+                let mut hosts = servers.filter(|it| it.1 == redirect.port).map(|it| &it.0);
+                let host = hosts.next()?;
+                hosts.next().is_none().then(|| host.clone())
+            }
+        }
     }
 
     pub(super) fn refresh_slots(&mut self, now: Instant) {
