@@ -169,6 +169,9 @@ impl Endpoint {
         };
         let (earlier, is_predecessor_gone) = (connection.earlier, connection.is_predecessor_gone);
         let address = connection.address.to_string();
+        if let Source::Sentinels(sentinels) = &mut self.source {
+            sentinels.has_tried(&connection.address, true);
+        }
         let state = self.main_connections.entry(node).or_default();
         state.stage = Stages::Up { main, since: now };
         state.failure = None;
@@ -200,6 +203,9 @@ impl Endpoint {
         let state = self.main_connections.entry(node).or_default();
         let Stages::Up { since, .. } = state.stage else {
             let address = connection.address.to_string();
+            if let Source::Sentinels(sentinels) = &mut self.source {
+                sentinels.has_tried(&connection.address, false);
+            }
             return self.not_connected(now, node, address, failure);
         };
         // A connection that is closed right after it opened counts as a failure:

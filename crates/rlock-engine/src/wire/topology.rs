@@ -162,9 +162,9 @@ pub fn redirect(error: &ServerError) -> Option<Redirect> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named {
     /// The configuration epoch. Each failover has a larger epoch than the
-    /// failovers before: the largest counts. 0 if the Sentinel's user may not
+    /// failovers before: the largest counts. None if the Sentinel's user may not
     /// ask for it.
-    pub epoch: u64,
+    pub epoch: Option<u64>,
     /// The host of the master.
     pub host: String,
     /// The port of the master.
@@ -206,7 +206,7 @@ impl Named {
         let no_address = || Failure::Protocol(format!("expected an address, got {address:?}"));
         let epoch = about.field("config-epoch").and_then(text);
         Ok(Self {
-            epoch: epoch.and_then(|epoch| epoch.parse().ok()).unwrap_or(0),
+            epoch: epoch.and_then(|epoch| epoch.parse().ok()),
             host: host.ok_or_else(no_address)?.to_owned(),
             port: port.ok_or_else(no_address)?,
         })
@@ -332,9 +332,9 @@ mod tests {
             host: "::1".into(),
             port: 6379,
         };
-        assert_eq!(Named::read(&address, &about, "main"), Ok(named(7)));
+        assert_eq!(Named::read(&address, &about, "main"), Ok(named(Some(7))));
         let denied = Frame::Error(error());
-        assert_eq!(Named::read(&address, &denied, "main"), Ok(named(0)));
+        assert_eq!(Named::read(&address, &denied, "main"), Ok(named(None)));
     }
 
     #[test]
