@@ -190,8 +190,7 @@ impl Address {
             | Servers::Sentinels { login, .. }
             | Servers::Cluster { login, .. } => login,
         });
-        let named = login.filter(|login| login.password.is_some());
-        let user = named.and_then(|login| login.user.as_deref());
+        let user = login.and_then(|login| login.user.as_deref());
         user.unwrap_or("default")
     }
 
