@@ -241,22 +241,23 @@ impl Endpoint {
     fn not_connected(&mut self, now: Instant, node: Node, address: String, failure: Failure) {
         let is_news = self.is_news_of(node, &failure);
         self.note(Note::NotConnected {
-            address,
+            address: address.clone(),
             failure: failure.clone(),
             is_news,
         });
         if let Failure::Server(error) = &failure {
             self.redirected(now, error, Some(node));
         }
-        let failure = match &self.source {
-            Source::Cluster(cluster) => Failure::NoneOf {
+        let failure = failure.at(&address);
+        let of_calls = match &self.source {
+            Source::Cluster(_) => Failure::NoneOf {
                 what: "a master cannot be reached",
-                failures: vec![(cluster.address_text(node), failure)],
+                failures: vec![(address, failure.clone())],
             },
-            Source::One(_) | Source::Sentinels(_) => failure,
+            Source::One(_) | Source::Sentinels(_) => failure.clone(),
         };
-        self.main_connections.entry(node).or_default().failure = Some(failure.clone());
-        self.questions_fail_at(node, &failure);
+        self.questions_fail_at(node, &of_calls);
+        self.main_connections.entry(node).or_default().failure = Some(of_calls);
         if self.is_cluster() {
             self.mark_routes_stale(now);
             // Before the slots are known, no other server can be asked.
@@ -442,9 +443,11 @@ impl Endpoint {
 
     /// A server that is loading its data already has its modules.
     pub(super) fn module_is_there(&mut self, answer: Result<(), Fault>) {
+        let address = self.start.as_ref().map(|start| self.address(start.tried));
+        let address = address.unwrap_or_default();
         self.start_ends(match answer {
             Err(Fault::Refused(error @ Error::ModuleMissing)) => Err(error),
-            Err(Fault::Broken(failure)) => Err(Error::Connect(failure)),
+            Err(Fault::Broken(failure)) => Err(Error::Connect(failure.at(&address))),
             Ok(()) | Err(Fault::Transient(_) | Fault::Moved(_) | Fault::Refused(_)) => Ok(()),
         });
     }
