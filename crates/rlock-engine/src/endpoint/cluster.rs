@@ -45,7 +45,8 @@ pub(super) struct Cluster {
 
 /// Finds out which server has which slots. It asks the connected servers. If
 /// none of them is reliable, it asks the other known servers one after the
-/// other. If they disagree, the newest answer of a server in service counts.
+/// other. If they disagree, the newest answer of a server in service counts, and
+/// of equally new ones the one that changes nothing.
 struct Refresh {
     number: u64,
     /// The servers that were asked, and their answers so far.
@@ -273,11 +274,16 @@ impl Endpoint {
             let unknown = || Failure::Io("its reply has no slots".to_owned());
             self.read_routes(&ranges).ok_or_else(unknown)
         });
+        // Servers may write the addresses of the same servers differently.
+        let is_in_use = routes.as_ref().is_ok_and(|routes| self.are_in_use(routes));
         if let Some(refresh) = self.as_cluster().and_then(|it| it.refresh.as_mut()) {
             match routes {
                 Ok(routes) => {
                     let best = refresh.best.as_ref();
-                    if best.is_none_or(|(known, _)| reliability > *known) {
+                    let is_better = |(known, _): &(Reliability, Routes)| {
+                        reliability > *known || reliability == *known && is_in_use
+                    };
+                    if best.is_none_or(is_better) {
                         refresh.best = Some((reliability, routes));
                     }
                 }
@@ -289,6 +295,13 @@ impl Endpoint {
             self.give_up(now, id, silent());
         }
         self.continue_refresh(now);
+    }
+
+    fn are_in_use(&self, routes: &Routes) -> bool {
+        match (routes, self.engine.routes()) {
+            (Routes::Slots(reported), Routes::Slots(used)) => reported == used,
+            (Routes::One, _) | (_, Routes::One) => false,
+        }
     }
 
     /// A server that was asked does not answer.

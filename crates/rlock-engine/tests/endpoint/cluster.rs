@@ -316,6 +316,18 @@ fn a_down_cluster_is_asked_for_its_slots() {
     assert!(actions.iter().any(asked), "{actions:?}");
 }
 
+/// Each server writes all addresses as its own settings prefer: names or numbers.
+#[test]
+fn servers_are_kept_while_an_equally_new_answer_names_them() {
+    let mut it = connected();
+    it.passes(5000);
+    assert!(it.actions().contains(&"3 CLUSTER SLOTS".to_owned()));
+    let renamed = slots(&[(0, 8191, "m.example"), (8192, 16383, "n.example")]);
+    it.receives(2, renamed + &info("ok", 1));
+    it.receives(3, two() + &info("ok", 1));
+    assert_eq!(it.did(), [""; 0]);
+}
+
 #[test]
 fn a_late_answer_about_slots_does_not_answer_the_next_question() {
     let mut it = started();
