@@ -488,6 +488,15 @@ def test_a_wrong_password_is_reported_once(begin):
         assert re.fullmatch(rf"127\.0\.0\.1:{server.port} refuses the connection \({reason} .*\), trying again\n", line), line
 
 
+def test_the_error_of_connect_names_the_server(api, begin):
+    server = begin("one")
+    server.ask("CONFIG", "SET", "requirepass", "secret")
+    client = api(server.url)
+    with pytest.raises(rlock_client.NotConnected, match=rf"127\.0\.0\.1:{server.port}: NOAUTH"):
+        client.connect()
+    client.close()
+
+
 def test_a_lack_of_rights_names_the_key_and_the_rule(api, begin):
     server = begin("one")
     server.ask("ACL", "SETUSER", "few", "on", ">p", "~other:*", "&rlock:client:*", "+@all")

@@ -7,7 +7,7 @@ use rlock_client::probe::{self, Master};
 use rlock_client::{Client, ClientBuilder, Error, Quorum, ServerError, Servers};
 
 use crate::failure::{Code, Failure};
-use crate::readable::{duration, printable};
+use crate::readable::{printable, sentence_duration};
 
 /// How much of the host's name is shown, in characters.
 const HOST_MAX: usize = 40;
@@ -156,11 +156,7 @@ impl Address {
             } => self.connection(failure),
             Error::Refused(answer) => self.server(answer, answer),
             Error::ModuleMissing => self.module_missing(),
-            Error::Unavailable { waited, .. } => {
-                let waited = duration(*waited);
-                let message = format!("no answer from {} within {waited}", self.words());
-                self.unreachable(message)
-            }
+            Error::Unavailable { waited, .. } => self.no_answer(*waited),
             Error::OutOfRange { .. } => Failure::unusable(error),
             Error::Lost(_) => Failure::new(Code::Lost, error.to_string()),
             Error::Closed => Failure::new(Code::Internal, error.to_string()),
@@ -190,8 +186,7 @@ impl Address {
             | Servers::Sentinels { login, .. }
             | Servers::Cluster { login, .. } => login,
         });
-        let named = login.filter(|login| login.password.is_some());
-        let user = named.and_then(|login| login.user.as_deref());
+        let user = login.and_then(|login| login.user.as_deref());
         user.unwrap_or("default")
     }
 
@@ -219,14 +214,19 @@ impl Address {
             _ => None,
         });
         let answers: Vec<_> = answers.collect();
+        let why = match &self.place {
+            // The message already has this address.
+            Place::Servers(Servers::One { address, .. }) => failure.reason(&address.to_string()),
+            Place::Servers(_) | Place::Quorum(_) => failure.to_string(),
+        };
         if answers.iter().any(|error| is_about_credentials(error)) {
             let is_missing = answers.iter().any(|error| error.code == MISSING);
-            return self.credentials(is_missing, failure);
+            return self.credentials(is_missing, &why);
         }
         if let Some(error) = answers.first().filter(|_| answers.len() == reasons.len()) {
-            return self.server(error, failure);
+            return self.server(error, &why);
         }
-        let message = format!("cannot reach {}: {failure}", self.words());
+        let message = format!("cannot reach {}: {why}", self.words());
         let is_certificate = |it: &&_| matches!(it, rlock_client::Failure::Certificate(_));
         let hint = match reasons.iter().any(is_certificate) {
             true => CHECK_CERTIFICATES,
@@ -277,7 +277,7 @@ impl Address {
 
     /// The servers did not answer within `limit`.
     pub(crate) fn no_answer(&self, limit: Duration) -> Failure {
-        let limit = humantime::format_duration(limit);
+        let limit = sentence_duration(limit);
         let message = format!("no answer from {} within {limit}", self.words());
         self.unreachable(message)
     }
@@ -337,6 +337,7 @@ fn reasons(failure: &rlock_client::Failure) -> Vec<&rlock_client::Failure> {
         rlock_client::Failure::NoneOf { failures, .. } => {
             failures.iter().flat_map(|(_, it)| reasons(it)).collect()
         }
+        rlock_client::Failure::At { failure, .. } => reasons(failure),
         failure => vec![failure],
     }
 }

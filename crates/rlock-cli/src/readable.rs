@@ -45,6 +45,16 @@ pub(crate) fn duration(time: Duration) -> String {
     milliseconds(whole_ms(time))
 }
 
+/// A time in a sentence, from a second on to a tenth of a second: `303ms`, `10s`,
+/// `1m 30s`.
+pub(crate) fn sentence_duration(time: Duration) -> String {
+    let ms = match whole_ms(time) {
+        ms @ 0..1_000 => ms,
+        ms => ms.saturating_add(50) / 100 * 100,
+    };
+    humantime::format_duration(Duration::from_millis(ms)).to_string()
+}
+
 /// Microseconds: `85 us`, `1.2 ms`, `3.4 s`.
 pub(crate) fn microseconds(us: u64) -> String {
     match us {
@@ -192,6 +202,10 @@ mod tests {
         assert_eq!(milliseconds(999), "999 ms");
         assert_eq!(milliseconds(59_999), "59.9 s");
         assert_eq!(milliseconds(3_723_000), "1h 2m 3s");
+        let sentence = |us| sentence_duration(Duration::from_micros(us));
+        assert_eq!(sentence(303_984), "303ms");
+        assert_eq!(sentence(10_000_984), "10s");
+        assert_eq!(sentence(90_000_000), "1m 30s");
         assert_eq!(microseconds(999), "999 us");
         assert_eq!(microseconds(1_250), "1.2 ms");
         assert_eq!(microseconds(3_400_000), "3.4 s");

@@ -27,8 +27,6 @@ use crate::pump::Inner;
 /// background work runs on the tokio runtime that called `connect`, in one task
 /// plus one for each connection. While that runtime does not run, the client
 /// renews nothing and answers no call.
-/// `connect` was called on, in one task and one for each connection. While that
-/// runtime does not run, nothing is renewed and no call is answered.
 ///
 /// # Examples
 ///
@@ -67,8 +65,9 @@ impl Client {
     /// `?sentinel_user=ann&sentinel_password=secret`. Percent-encode special
     /// characters: `%40` for an `@`. Put IPv6 addresses in brackets:
     /// `[::1]:6379`. With TLS the Sentinels must use TLS too.
-    /// `@`. IPv6 addresses are in brackets: `[::1]:6379`. With TLS the
-    /// Sentinels speak it too.
+    ///
+    /// Nothing in a URL is ignored: other parameters, fragments and a user without
+    /// a password are refused. Write `ann:@host` for a user that has none.
     ///
     /// Settings that a URL cannot express, such as certificates, are in
     /// [`builder`](Self::builder).

@@ -15,7 +15,7 @@ use rlock_engine::engine::claims::{self, Claims, Owner};
 use rlock_engine::engine::instant::Instant;
 use rlock_engine::engine::node::{Node, slot_of};
 use rlock_engine::engine::proof::Proof;
-use rlock_engine::engine::terms::{Ask, Queueing, Terms, Value, whole_ms};
+use rlock_engine::engine::terms::{Ask, Queueing, Terms, Value, whole_ms, whole_ms_or_zero};
 use rlock_engine::engine::{self, Event as Engine, Id, Outcome, pause};
 use rlock_engine::error::{Error, Loss};
 use rlock_engine::servers::Servers;
@@ -635,21 +635,40 @@ impl Machine {
         least: Option<Duration>,
         output: &mut Writer,
     ) {
-        let Some(guard) = self.remove_guard(guard) else {
+        let Some(grants) = self.guards.get(&guard).map(|guard| &guard.grants) else {
             return output.failed(call, &Error::Lost(Loss::Released));
         };
-        self.await_done(call, guard.grants.len());
-        let granted = guard.grants.iter().map(|it| it.proof.granted).max();
-        for Grant { proof, ask, .. } in guard.grants {
-            let (hold, part) = (proof.hold, self.part(call));
-            if let Some(least) = least {
-                let until = granted.unwrap_or(now) + least;
-                let keep = Engine::Keep { hold, until };
-                self.endpoint.handle(now, Event::Call(keep));
+        if let Some(least) = least {
+            let granted = grants.iter().map(|it| it.proof.granted).max();
+            match whole_ms_or_zero("least", least) {
+                Ok(least) => self.keep_until(now, guard, granted.unwrap_or(now) + least),
+                Err(error) => {
+                    let left = Duration::from_nanos(self.remaining(guard, now.nanos()));
+                    self.keep_until(now, guard, now + left);
+                    self.leave(now, guard, false);
+                    return output.failed(call, &error);
+                }
             }
-            let call = part;
+        }
+        let grants = self.remove_guard(guard).map(|guard| guard.grants);
+        let grants = grants.unwrap_or_default();
+        self.await_done(call, grants.len());
+        for Grant { proof, ask, .. } in grants {
+            let (hold, call) = (proof.hold, self.part(call));
             let release = Engine::Release { call, hold, ask };
             self.endpoint.handle(now, Event::Call(release));
+        }
+    }
+
+    /// When the last guard of these holds ends, the server keeps them until then.
+    fn keep_until(&mut self, now: Instant, guard: u64, until: Instant) {
+        let grants = self.guards.get(&guard).map_or(&[][..], |it| &it.grants);
+        for Grant { proof, .. } in grants {
+            let keep = Engine::Keep {
+                hold: proof.hold,
+                until,
+            };
+            self.endpoint.handle(now, Event::Call(keep));
         }
     }
 

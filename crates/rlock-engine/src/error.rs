@@ -99,7 +99,7 @@ pub enum Error {
     ///
     /// Nothing stays on the server: the client withdraws anything that the call
     /// has queued or acquired, in the background. Try again later, or give up.
-    #[error("no usable answer from the server within {waited:?}")]
+    #[error("no usable answer from the server within {:?}", rounded(*.waited))]
     Unavailable {
         /// How long the call tried.
         waited: Duration,
@@ -374,6 +374,14 @@ pub enum Failure {
     /// One side rejects the other's certificate, or lacks one of its own.
     #[error("{0}")]
     Certificate(String),
+    /// A failure at the server of this address.
+    #[error("{address}: {failure}")]
+    At {
+        /// The address of the server.
+        address: String,
+        /// Its failure.
+        failure: Box<Self>,
+    },
     /// None of several servers gave the expected answer.
     #[error("{what}: {}", each(.failures))]
     NoneOf {
@@ -394,7 +402,21 @@ impl Failure {
                 Fault::Transient(_) | Fault::Moved(_)
             ),
             Self::Protocol(_) | Self::Setup(_) | Self::Certificate(_) => false,
+            Self::At { failure, .. } => failure.is_transient(),
             Self::NoneOf { failures, .. } => failures.iter().all(|(_, it)| it.is_transient()),
+        }
+    }
+
+    /// The same with the address in its text, which some failures have already.
+    pub(crate) fn at(self, address: &str) -> Self {
+        let has_address = self.reason(address) != self.to_string();
+        match self {
+            Self::At { .. } | Self::NoneOf { .. } => self,
+            failure if has_address => failure,
+            failure => Self::At {
+                address: address.to_owned(),
+                failure: Box::new(failure),
+            },
         }
     }
 
@@ -406,6 +428,15 @@ impl Failure {
         let reason = reason.and_then(|rest| rest.strip_prefix(": "));
         reason.map_or(text.clone(), str::to_owned)
     }
+}
+
+/// A measured time for people: `303ms`, `10s`, `12.3s`.
+fn rounded(time: Duration) -> Duration {
+    let ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    Duration::from_millis(match ms {
+        0..1_000 => ms,
+        _ => ms.saturating_add(50) / 100 * 100,
+    })
 }
 
 fn each(failures: &[(String, Failure)]) -> String {
@@ -567,11 +598,47 @@ mod tests {
         let expected = "cannot connect to the server: h:1: connection refused";
         assert_eq!(format!("{error:?}"), expected);
         let error = Error::Unavailable {
-            waited: Duration::from_secs(2),
+            waited: Duration::from_micros(2_000_984),
             source: Some(failure),
         };
         let expected = "no usable answer from the server within 2s: h:1: connection refused";
         assert_eq!(format!("{error:?}"), expected);
+    }
+
+    #[test]
+    fn a_measured_time_is_rounded() {
+        for (us, text) in [
+            (1_999, "1ms"),
+            (303_984, "303ms"),
+            (999_999, "999ms"),
+            (10_000_984, "10s"),
+            (12_349_999, "12.3s"),
+            (61_950_000, "62s"),
+        ] {
+            let rounded = rounded(Duration::from_micros(us));
+            assert_eq!(format!("{rounded:?}"), text);
+        }
+    }
+
+    #[test]
+    fn a_failure_names_its_address_once() {
+        let refused = |text: &str| Failure::Io(text.to_owned()).at("h:1").to_string();
+        assert_eq!(
+            refused("h:1: connection refused"),
+            "h:1: connection refused"
+        );
+        assert_eq!(
+            refused("the server is loading"),
+            "h:1: the server is loading"
+        );
+        let loading = ServerError {
+            code: "LOADING".to_owned(),
+            message: String::new(),
+        };
+        let failure = Failure::from(loading).at("h:1").at("h:1");
+        assert_eq!(failure.to_string(), "h:1: LOADING");
+        assert_eq!(failure.reason("h:1"), "LOADING");
+        assert!(failure.is_transient());
     }
 
     #[test]

@@ -20,9 +20,15 @@ const SENTINEL_PORT: u16 = 26379;
 
 const SCHEMES: &str = "redis://, rediss://, redis+unix://, redis+sentinel://, \
      rediss+sentinel://, redis+cluster:// or rediss+cluster://";
-const OF_SENTINELS: &str = "redis+sentinel://[user:password@]host[:port][,…]/master[/database]";
+const OF_SERVER: &str = "redis://[user:password@]host[:port][/database]";
+const OF_SENTINELS: &str = "redis+sentinel://[user:password@]host[:port][,…]/master[/database]\
+     [?sentinel_user=user&sentinel_password=password]";
 const OF_CLUSTER: &str = "redis+cluster://[user:password@]host[:port][,…]";
 const OF_SOCKET: &str = "redis+unix:///path[?db=database&user=user&pass=password]";
+const OF_USER: &str = "user:password@host, user:@host if the user has none, or \
+     :password@host for a password alone";
+const OF_SOCKET_USER: &str = "?user=user&pass=password, or ?pass=password for a password alone";
+const OF_SENTINEL_USER: &str = "sentinel_user and sentinel_password, or sentinel_password alone";
 const HOSTS: &str = "host[:port][,host[:port]…] after the last @, with / ? and # \
      in a password written as %2F, %3F and %23";
 
@@ -62,13 +68,44 @@ pub struct Tls {
 /// The client's user and password at a server, and its database there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Login {
-    /// The user; `None` for the default user. A user without a password is
-    /// ignored.
+    /// The user; `None` for the default user.
     pub user: Option<String>,
-    /// The password; without one the client does not authenticate.
+    /// The password; without one the client does not authenticate. A user needs
+    /// one, which is empty if the server accepts any (`nopass`).
     pub password: Option<Password>,
     /// The number of the database.
     pub database: u32,
+}
+
+impl Login {
+    /// Without a password the client would log in as another user.
+    fn check(&self, argument: &'static str) -> Result<(), Error> {
+        if self.user.is_none() || self.password.is_some() {
+            return Ok(());
+        }
+        let limit = "with one, which is empty if the user has none";
+        Err(out_of_range(
+            argument,
+            "of a user without a password",
+            limit,
+        ))
+    }
+
+    /// The login of a URL, which must have this form.
+    fn read(
+        user: Option<String>,
+        password: Option<String>,
+        form: &'static str,
+    ) -> Result<Self, Error> {
+        if user.is_some() && password.is_none() {
+            return Err(out_of_range("url", "of a user without a password", form));
+        }
+        Ok(Self {
+            user,
+            password: password.map(Password),
+            database: 0,
+        })
+    }
 }
 
 /// A password; it is never displayed.
@@ -302,8 +339,13 @@ impl Servers {
     /// # Errors
     ///
     /// [`Error::OutOfRange`] for an empty list of addresses, for a master without
-    /// a name, and for a cluster with a Unix socket or a database other than 0.
+    /// a name, for a user without a password, and for a cluster with a Unix socket
+    /// or a database other than 0.
     pub fn check(&self) -> Result<(), Error> {
+        self.login().check("login")?;
+        if let Self::Sentinels { sentinel_login, .. } = self {
+            sentinel_login.check("sentinel_login")?;
+        }
         match self {
             Self::Sentinels { sentinels, .. } if sentinels.is_empty() => {
                 Err(out_of_range("sentinels", "empty", "at least one"))
@@ -463,7 +505,12 @@ impl<'a> Url<'a> {
                     limit,
                 ));
             }
-            _ => None,
+            (_, None) => None,
+            (_, Some(_)) => {
+                let limit =
+                    "without one, as #insecure is for TLS; # in a password is written as %23";
+                return Err(out_of_range("url", "with a fragment", limit));
+            }
         };
         Ok(Self {
             kind,
@@ -486,8 +533,8 @@ impl<'a> Url<'a> {
         Err(out_of_range("url", &value, "redis:// or rediss://"))
     }
 
-    /// Parameters are ignored: they are for other clients.
     fn server(&self) -> Result<Servers, Error> {
+        let [] = self.parameters([], OF_SERVER)?;
         let mut addresses = self.addresses(PORT)?;
         match (addresses.pop(), addresses.is_empty()) {
             (Some(address), true) => Ok(Servers::One {
@@ -512,13 +559,14 @@ impl<'a> Url<'a> {
             ));
         }
         let path = PathBuf::from(decoded(self.path)?);
-        let [number, user, password] = self.parameters(["db", "user", "pass"], None)?;
+        let names = ["db", "user", "pass"];
+        let [database, user, password] = self.parameters(names, OF_SOCKET)?;
         // A query is a form, where a plus stands for a space.
         let field = |text: Option<&str>| text.map(|text| decoded(&text.replace('+', " ")));
+        let (user, password) = (field(user).transpose()?, field(password).transpose()?);
         let login = Login {
-            user: field(user).transpose()?,
-            password: field(password).transpose()?.map(Password),
-            database: database(number.unwrap_or_default())?,
+            database: database.map_or(Ok(0), number)?,
+            ..Login::read(user, password, OF_SOCKET_USER)?
         };
         let address = Address::Unix { path };
         Ok(Servers::One { address, login })
@@ -535,22 +583,12 @@ impl<'a> Url<'a> {
 
     fn sentinels(&self, master: &str, database: &str) -> Result<Servers, Error> {
         let names = ["sentinel_user", "sentinel_password"];
-        let [user, password] = self.parameters(names, Some(OF_SENTINELS))?;
-        if user.is_some() && password.is_none() {
-            let value = "with sentinel_user and without sentinel_password";
-            return Err(out_of_range(
-                "url",
-                value,
-                "with both or the password alone",
-            ));
-        }
+        let [user, password] = self.parameters(names, OF_SENTINELS)?;
+        let decoded = |text: Option<&str>| text.map(decoded).transpose();
+        let (user, password) = (decoded(user)?, decoded(password)?);
         let servers = Servers::Sentinels {
             sentinels: self.addresses(SENTINEL_PORT)?,
-            sentinel_login: Login {
-                user: user.map(decoded).transpose()?,
-                password: password.map(decoded).transpose()?.map(Password),
-                database: 0,
-            },
+            sentinel_login: Login::read(user, password, OF_SENTINEL_USER)?,
             master: master.to_owned(),
             tls: self.tls,
             login: self.login(database)?,
@@ -560,7 +598,7 @@ impl<'a> Url<'a> {
     }
 
     fn cluster(&self) -> Result<Servers, Error> {
-        let [] = self.parameters([], Some(OF_CLUSTER))?;
+        let [] = self.parameters([], OF_CLUSTER)?;
         let servers = Servers::Cluster {
             nodes: self.addresses(PORT)?,
             login: self.login(self.path)?,
@@ -593,32 +631,36 @@ impl<'a> Url<'a> {
     fn login(&self, path: &str) -> Result<Login, Error> {
         let (user, password) = split(self.user, ':');
         let user = Some(user).filter(|user| !user.is_empty());
-        let password = password.filter(|password| !password.is_empty());
+        let password = password.filter(|password| user.is_some() || !password.is_empty());
+        let user = user.map(decoded).transpose()?;
+        let password = password.map(decoded).transpose()?;
         Ok(Login {
-            user: user.map(decoded).transpose()?,
-            password: password.map(decoded).transpose()?.map(Password),
             database: database(path.trim_matches('/'))?,
+            ..Login::read(user, password, OF_USER)?
         })
     }
 
-    /// The values of the parameters `names`. Other parameters are ignored, or
-    /// refused if the whole `form` is known; the protocol is always RESP3.
+    /// The values of the parameters `names` of a URL of this form, each at most
+    /// once. The protocol is always RESP3, and may be named.
     fn parameters<const N: usize>(
         &self,
         names: [&str; N],
-        form: Option<&'static str>,
+        form: &'static str,
     ) -> Result<[Option<&'a str>; N], Error> {
         let mut values = [None; N];
         for pair in self.query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let known = names.iter().position(|known| *known == name);
-            match (known.and_then(|place| values.get_mut(place)), form) {
-                (Some(known), _) => *known = Some(value),
-                (None, Some(form)) if name != "protocol" => {
-                    let value = "with an unknown parameter";
-                    return Err(out_of_range("url", value, form));
+            if name == "protocol" {
+                if matches!(value, "3" | "resp3") {
+                    continue;
                 }
-                (None, _) => {}
+                return Err(out_of_range("url", "of another protocol", "protocol=resp3"));
+            }
+            let place = names.iter().position(|known| *known == name);
+            match place.and_then(|place| values.get_mut(place)) {
+                Some(unset @ None) => *unset = Some(value),
+                Some(Some(_)) => return Err(out_of_range("url", "with a parameter twice", form)),
+                None => return Err(out_of_range("url", "with an unknown parameter", form)),
             }
         }
         Ok(values)
@@ -663,18 +705,19 @@ fn decoded(text: &str) -> Result<String, Error> {
     decoded.map(|decoded| decoded.into_owned())
 }
 
-fn database(text: &str) -> Result<u32, Error> {
-    if text.is_empty() {
-        return Ok(0);
+/// The database in a path; 0 if the path names none.
+fn database(path: &str) -> Result<u32, Error> {
+    match path {
+        "" => Ok(0),
+        path => number(path),
     }
-    let number = text.parse();
-    number.map_err(|_| {
-        out_of_range(
-            "url",
-            "of an unknown database",
-            "of a database by its number",
-        )
-    })
+}
+
+/// The number of a database.
+fn number(text: &str) -> Result<u32, Error> {
+    let limit = "of a database by its number";
+    let unknown = |_| out_of_range("url", "of an unknown database", limit);
+    text.parse().map_err(unknown)
 }
 
 fn out_of_range(argument: &'static str, value: &str, limit: &'static str) -> Error {
@@ -749,17 +792,13 @@ mod tests {
             "redis://ann:secret@a:7/2",
             "redis://ann:secret@[::1]:7/2",
             "redis://:secret@a",
-            "redis://ann@a",
-            "redis://ann:@a",
             "redis://:@a",
             "redis://@a",
             "redis://ann:p%40ss%3Aw%2Frd%3F@a",
             "redis://a%6en:p@ss:w,rd+&=%C3%A9@a",
             "redis://ann:pässword@a",
             "redis://a?protocol=resp3",
-            "redis://a/2?protocol=2&timeout=3&db=5",
-            "redis://a#insecure",
-            "redis://a/2#anything",
+            "redis://a/2?&protocol=3",
             "rediss://a",
             "rediss://ann:secret@a:7/2",
             "rediss://a/#insecure",
@@ -777,11 +816,57 @@ mod tests {
             "unix:/a",
             "unix:////a//b",
             "unix://localhost/a",
-            "unix:///a/?user=a+b&pass=a%2Bb&pass=last&more=1#x",
+            "unix:///a/?user=a+b&pass=a%2Bb&protocol=resp3",
             "Redis+Unix:///a",
         ] {
             assert_eq!(as_redis_reads(url), Some(read(url)), "{url}");
         }
+    }
+
+    #[test]
+    fn nothing_in_a_url_is_ignored() {
+        for (url, words) in [
+            ("redis://a?db=2", "host[:port][/database]"),
+            ("redis://a/2?timeout=3", "unknown parameter"),
+            ("rediss://a?db", "unknown parameter"),
+            ("redis://a?protocol=2", "another protocol"),
+            ("redis://a?protocol", "another protocol"),
+            ("redis://a#insecure", "without one, as #insecure is for TLS"),
+            ("redis://a/2#", "with a fragment"),
+            ("redis+cluster://a#x", "with a fragment"),
+            ("redis+cluster://a/0?db=0", "unknown parameter"),
+            ("redis+sentinel://a/locks#x", "with a fragment"),
+            ("redis+sentinel://a/locks?db=2", "unknown parameter"),
+            ("unix:///a#x", "with a fragment"),
+            ("unix:///a?database=2", "unknown parameter"),
+            ("unix:///a?db=1&db=2", "a parameter twice"),
+            ("unix:///a?db=", "of an unknown database"),
+            ("redis://ann@a", "a user without a password"),
+            ("redis+cluster://ann@a", "a user without a password"),
+            ("redis+sentinel://ann@a/b", "a user without a password"),
+            ("unix:///a?user=ann", "a user without a password"),
+        ] {
+            let error = url.parse::<Servers>().unwrap_err().to_string();
+            assert!(error.contains(words), "{url}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_user_may_have_an_empty_password() {
+        for url in [
+            "redis://ann:@a",
+            "redis+cluster://ann:@a",
+            "redis+sentinel://ann:@a/b",
+            "unix:///a?user=ann&pass=",
+        ] {
+            assert_eq!(read(url).login(), &login("ann", "", 0), "{url}");
+        }
+        let Servers::Sentinels { sentinel_login, .. } =
+            read("redis+sentinel://a/b?sentinel_user=ann&sentinel_password=")
+        else {
+            panic!("no Sentinels");
+        };
+        assert_eq!(sentinel_login, login("ann", "", 0));
     }
 
     #[test]
@@ -849,7 +934,7 @@ mod tests {
             login: login_of_none.clone(),
         };
         assert_eq!(read("redis+cluster://a"), cluster);
-        assert_eq!(read("valkey+cluster://a/0/?protocol=2"), cluster);
+        assert_eq!(read("valkey+cluster://a/0/?protocol=3"), cluster);
         assert_eq!(Servers::of_cluster(" Redis://a ").unwrap(), cluster);
         assert_eq!(
             read(" REDIS+Cluster://ann:p%40ss,w@rd@a:7, [::1]:8,b/0"),
@@ -869,7 +954,7 @@ mod tests {
             read("redis+sentinel://ann:secret@a,[::1],b:7/locks/2?protocol=resp3"),
             sentinels(login_of_none, "locks")
         );
-        let query = "sentinel_user=ev%65&sentinel_password=s+%20&protocol=";
+        let query = "sentinel_user=ev%65&sentinel_password=s+%20&protocol=3";
         let url = format!("valkey+sentinel://ann:secret@a,[::1],b:7/my%2Flocks/2?{query}");
         let of_eve = sentinels(login("eve", "s+ ", 0), "my/locks");
         assert_eq!(read(&url), of_eve);
@@ -951,7 +1036,7 @@ mod tests {
     fn neither_user_nor_password_is_displayed() {
         for (url, displayed) in [
             (
-                "valkey://secret@db.example:7000/3",
+                "valkey://:secret@db.example:7000/3",
                 "redis://db.example:7000/3",
             ),
             (
@@ -1037,7 +1122,19 @@ mod tests {
             rest in "(|/[0-9/]{0,4})(|[?][a=&%]{0,6})(|#insecure|#[ab/?]{0,3})",
         ) {
             let url = format!("{scheme}://{user}{host}{port}{rest}");
-            prop_assert_eq!(as_redis_reads(&url), url.parse().ok(), "{}", url);
+            let has_parameter = rest.contains(['=', '%']) || rest.contains("?a") || rest.contains("&a");
+            let has_fragment = matches!(&*scheme, "redis" | "valkey") && rest.contains('#');
+            let read = as_redis_reads(&url).filter(|_| !has_parameter && !has_fragment);
+            let expected = read.and_then(|servers| {
+                let mut login = servers.login().clone();
+                // It ignores a user without a password, and an empty password.
+                if login.user.is_some() && login.password.is_none() {
+                    login.password = user.contains(':').then(|| Password::new(""));
+                    login.password.as_ref()?;
+                }
+                Some(servers.with_login(login))
+            });
+            prop_assert_eq!(expected, url.parse().ok(), "{}", url);
         }
 
         #[test]

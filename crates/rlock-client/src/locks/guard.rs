@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use rlock_engine::engine::claims::Owner;
 use rlock_engine::engine::proof::Proof;
+use rlock_engine::engine::terms::whole_ms_or_zero;
 use rlock_engine::error::{Error, Loss};
 use tokio::time::Sleep;
 
@@ -360,6 +361,7 @@ impl<K: Kind> Guard<K> {
     /// several keys, the error of the first that has one.
     ///
     /// - [`Error::Lost`]: the lock was lost before, or while this was asked for;
+    /// - [`Error::OutOfRange`]: `least` is above 30 days;
     /// - [`Error::Unavailable`]: no answer within the client's retry timeout, or
     ///   another call of the same owner was under way for that time; the
     ///   background keeps trying until the lease ends;
@@ -391,8 +393,18 @@ impl<K: Kind> Guard<K> {
         least: Duration,
     ) -> impl Future<Output = Result<(), Error>> + Send + use<K> {
         let granted = self.held.proofs().map(|proof| proof.granted).max();
-        self.held.keep(granted.unwrap_or_else(now) + least);
-        self.held.release()
+        let releasing = match whole_ms_or_zero("least", least) {
+            Ok(least) => {
+                self.held.keep(granted.unwrap_or_else(now) + least);
+                Ok(self.held.release())
+            }
+            Err(error) => {
+                self.held.keep(now() + self.remaining());
+                drop(self);
+                Err(error)
+            }
+        };
+        async move { releasing?.await }
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use rlock_client::{Address, Client, Error, Guard, Login, Loss, Servers, Terms};
 
 use crate::connects::Connects;
-use rlock_testkit::asynchronous::{PATIENCE, Server, eventually, free_port, together, url};
+use rlock_testkit::asynchronous::{Admin, PATIENCE, Server, eventually, free_port, together, url};
 use rlock_testkit::cluster::Cluster;
 
 /// How often the nodes have sent somebody elsewhere.
@@ -127,6 +127,76 @@ async fn a_master_that_has_a_successor_is_asked_no_more() {
     assert!(guard.is_valid() && elsewhere.is_valid());
     guard.release().await.unwrap();
     granted(waiter).await.release().await.unwrap();
+}
+
+/// Without a host name to announce, the first setting makes it `?` and the second none.
+#[tokio::test]
+async fn servers_that_report_no_host_are_found() {
+    let cluster = Cluster::start(3, 0).await;
+    for preferred in ["hostname", "unknown-endpoint"] {
+        for node in 0..3 {
+            let prefer = format!("CONFIG SET cluster-preferred-endpoint-type {preferred}");
+            let _: () = cluster.admin(node).await.run(&prefer).await;
+        }
+        let seed = together("cluster", &cluster.urls()[..1]);
+        let client = Client::connect(seed).await.unwrap();
+        for node in 0..3 {
+            let key = cluster.key_at(node).await;
+            let guard = lock(&client, &key).await;
+            cluster
+                .move_slot(cluster.slot_of(&key).await, node, (node + 1) % 3)
+                .await;
+            guard.release().await.unwrap();
+            lock(&client, &key).await.release().await.unwrap();
+        }
+    }
+}
+
+/// One of them reports host names and the others addresses.
+#[tokio::test]
+async fn servers_that_report_hosts_differently_are_not_left() {
+    let cluster = Cluster::start(3, 0).await;
+    for node in 0..3 {
+        let announce = "CONFIG SET cluster-announce-hostname localhost";
+        let _: () = cluster.admin(node).await.run(announce).await;
+    }
+    let prefer = "CONFIG SET cluster-preferred-endpoint-type hostname";
+    let _: () = cluster.admin(0).await.run(prefer).await;
+    eventually("the host names are known", async || {
+        let slots: String = cluster.admin(0).await.run("CLUSTER NODES").await;
+        slots.matches(",localhost").count() == 3
+    })
+    .await;
+    let client = cluster.client().await;
+    let mut guards = Vec::new();
+    for node in 0..3 {
+        let mutex = client.mutex(cluster.key_at(node).await);
+        let bound = Terms::new().bound(Duration::ZERO).unwrap();
+        guards.push(mutex.with(bound).lock().await.unwrap());
+    }
+    // The test itself speaks RESP2, and the client RESP3.
+    let connections = async || {
+        let mut all = Vec::new();
+        for node in 0..3 {
+            let list: String = cluster.admin(node).await.run("CLIENT LIST").await;
+            let lines = list.lines().filter(|line| line.contains("resp=3"));
+            let ids = lines.filter_map(|line| line.split(' ').next());
+            all.push(ids.map(str::to_owned).collect::<Vec<_>>());
+        }
+        all
+    };
+    let first = connections().await;
+    let mut admin = cluster.admin(0).await;
+    let asked = async |admin: &mut Admin| admin.calls().await.get("cluster|slots").copied();
+    let before = asked(&mut admin).await.unwrap_or(0);
+    eventually("the slots are asked for again", async || {
+        asked(&mut admin)
+            .await
+            .is_some_and(|calls| calls > before + 1)
+    })
+    .await;
+    assert_eq!(connections().await, first);
+    assert!(guards.iter().all(Guard::is_valid));
 }
 
 #[tokio::test]

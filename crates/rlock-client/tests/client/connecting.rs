@@ -127,6 +127,15 @@ async fn a_user_with_a_password_locks_and_comes_back() {
     assert!(matches!(error, Error::Connect(_)), "{error:?}");
     assert!(!error.is_transient(), "{error:?}");
     assert!(!error.to_string().contains("guessed"), "{error}");
+    let address = format!(
+        "cannot connect to the server: 127.0.0.1:{}: ",
+        server.port()
+    );
+    assert!(error.to_string().starts_with(&address), "{error}");
+    let _: () = admin.run("ACL SETUSER eve on nopass ~k &* +@all").await;
+    let _eve = Client::connect(&url("eve:")).await.unwrap();
+    let clients: String = admin.run("CLIENT LIST").await;
+    assert!(clients.contains("user=eve"), "{clients}");
     let _: () = admin.run("CONFIG SET requirepass secret").await;
     let client = Client::connect(&url(":secret")).await.unwrap();
     client

@@ -104,6 +104,22 @@ async fn what_is_over_is_released() {
 }
 
 #[tokio::test]
+async fn a_time_out_of_range_is_refused_and_frees_nothing() {
+    let server = Server::start().await;
+    let (client, mut admin) = (server.client().await, server.admin().await);
+    let guard = client.mutex("k").lock().await.unwrap();
+    let error = guard.release_after(Duration::MAX).await.unwrap_err();
+    let Error::OutOfRange { argument, .. } = error else {
+        panic!("{error:?}");
+    };
+    assert_eq!(argument, "least");
+    client.flush().await;
+    let lease = Duration::from_secs(30);
+    let left = left(&mut admin, "k").await;
+    assert!(left > lease - PATIENCE && left <= lease, "{left:?}");
+}
+
+#[tokio::test]
 async fn it_stays_whatever_becomes_of_its_client() {
     let server = Server::start().await;
     let (client, mut admin) = (server.client().await, server.admin().await);

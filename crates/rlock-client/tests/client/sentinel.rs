@@ -2,11 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use rlock_client::{Client, Error, Login, Servers};
+use rlock_client::{Client, Error, Login, Servers, Terms};
 
 use crate::calm::on_a_calm_machine;
 use crate::connects::Connects;
 use rlock_testkit::asynchronous::{Admin, PATIENCE, Server, eventually, free_port, together, url};
+use rlock_testkit::proxy::{Proxy, Weather};
 use rlock_testkit::sentinel::{Sentinel, replica_of};
 
 /// A master and its replica, which has all that the master has.
@@ -147,6 +148,43 @@ async fn the_newest_word_counts_where_sentinels_disagree() {
     guard.release().await.unwrap();
     let alone = Client::connect(format!("{}/locks", together("sentinel", &sentinels[..1]))).await;
     assert!(alone.unwrap_err().is_transient());
+}
+
+/// One of them announces host names, and so spells the address differently.
+#[tokio::test]
+async fn a_server_is_kept_while_sentinels_spell_its_address_differently() {
+    let master = Server::start().await;
+    let by_ip = Sentinel::start(master.port(), 1, "").await;
+    let names = "sentinel resolve-hostnames yes\nsentinel announce-hostnames yes";
+    let by_name = Sentinel::start(master.port(), 1, names).await;
+    let mut admin = Admin::connect(&by_name.url()).await.unwrap();
+    let _: () = admin.run("SENTINEL REMOVE locks").await;
+    let monitor = format!("SENTINEL MONITOR locks localhost {} 1", master.port());
+    let _: () = admin.run(&monitor).await;
+    let named = "SENTINEL GET-MASTER-ADDR-BY-NAME locks";
+    assert_eq!(admin.run::<(String, u16)>(named).await.0, "localhost");
+    let proxies = [
+        Proxy::to(by_ip.port()).await,
+        Proxy::to(by_name.port()).await,
+    ];
+    let urls = proxies.each_ref().map(Proxy::url);
+    let client = Client::connect(format!("{}/locks", together("sentinel", &urls))).await;
+    let client = client.unwrap();
+    let terms = Terms::new().bound(Duration::ZERO).unwrap();
+    let guard = client.mutex("k").with(terms).lock().await.unwrap();
+    for silent in [0, 1] {
+        proxies[silent].set(Weather::Fog);
+        let other = &proxies[1 - silent];
+        other.forget();
+        eventually("the other is asked several times", async || {
+            let requests = String::from_utf8_lossy(&other.requests()).into_owned();
+            requests.matches("GET-MASTER").count() >= 3
+        })
+        .await;
+        proxies[silent].set(Weather::Fair);
+    }
+    assert_eq!(client.metrics().reconnects, 0);
+    assert!(guard.is_valid());
 }
 
 #[test]

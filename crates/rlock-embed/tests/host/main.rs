@@ -139,6 +139,21 @@ fn a_wait_that_is_given_up_leaves_nothing() {
 }
 
 #[test]
+fn a_release_with_a_time_out_of_range_frees_nothing() {
+    let server = Server::start();
+    let mut host = Host::new(&server.url(), "host");
+    let guard = host.lock(&["k"], EXCLUSIVE);
+    let too_long = 31 * 24 * 60 * 60 * 1000;
+    let release = |event: Event| event.u64("guard", guard).u64("least", too_long);
+    let call = host.call(3, release);
+    assert_eq!(host.end(call), "OutOfRange");
+    assert!(!host.is_valid(guard));
+    let flush = host.call(13, |event| event);
+    assert_eq!(host.end(flush), "done");
+    assert_eq!(server.ask("EXISTS k"), "1");
+}
+
+#[test]
 fn bad_arguments_are_named() {
     for url in ["http://x", "redis://", ""] {
         let wrong = Machine::new(&configuration(url, "").bytes).err().unwrap();

@@ -13,7 +13,7 @@ use crate::engine::proof::NODES_MAX;
 use crate::error::{Failure, ServerError};
 use crate::servers::{Address, Tls};
 use crate::wire::resp::Frame;
-use crate::wire::topology::{self, Range, Redirect, Reliability};
+use crate::wire::topology::{self, Host, Range, Redirect, Reliability};
 
 /// The time limit for a server's report of the slots, the shortest interval
 /// between these reports, and the time limit for a server to which a slot is
@@ -45,7 +45,8 @@ pub(super) struct Cluster {
 
 /// Finds out which server has which slots. It asks the connected servers. If
 /// none of them is reliable, it asks the other known servers one after the
-/// other. If they disagree, the newest answer of a server in service counts.
+/// other. If they disagree, the newest answer of a server in service counts, and
+/// of equally new ones the one that changes nothing.
 struct Refresh {
     number: u64,
     /// The servers that were asked, and their answers so far.
@@ -145,37 +146,54 @@ impl Endpoint {
         if error.code == "CLUSTERDOWN" {
             self.mark_routes_stale(now);
         }
-        if let Some(redirect) = topology::redirect(error)
-            && !redirect.is_once
-            && let Some(node) = self.named(&redirect, asked)
-        {
+        let Some(redirect) = topology::redirect(error).filter(|redirect| !redirect.is_once) else {
+            return;
+        };
+        if let Some(node) = self.named(&redirect, asked) {
             let slot = redirect.slot;
             self.engine
                 .handle(now, engine::Event::SlotMoved { slot, node });
             self.resume_questions(now);
             self.resume_watches(now);
-            self.mark_routes_stale(now);
         }
+        self.mark_routes_stale(now);
     }
 
     /// The server that a redirection names.
     fn named(&mut self, redirect: &Redirect, asked: Option<Node>) -> Option<Node> {
-        let host = match (&redirect.host, asked) {
-            (Some(host), _) => host.clone(),
-            (None, asked) => {
-                let addresses = &self.as_cluster()?.addresses;
-                addresses.get(usize::from(asked?.0))?.0.clone()
-            }
-        };
+        let addresses = &self.as_cluster()?.addresses;
+        let asked = asked.and_then(|asked| addresses.get(usize::from(asked.0)));
+        let from = asked.map_or(String::new(), |asked| asked.0.clone());
+        let host = self.host_in(redirect, &from)?;
         self.node_at(&host, redirect.port)
     }
 
     /// The server to which a slot is moving.
     pub(super) fn going_to(&mut self, redirect: &Redirect, from: &str) -> Option<(Node, Address)> {
-        let host = redirect.host.as_deref().unwrap_or(from).to_owned();
+        let host = self.host_in(redirect, from)?;
         let node = self.node_at(&host, redirect.port)?;
         let address = self.as_cluster()?.at(&(host, redirect.port));
         Some((node, address))
+    }
+
+    /// The host in a redirection by the server at the host `from`. An unknown host
+    /// is the one of the only server with slots at that port, if there is just
+    /// one. Otherwise the next report of the slots tells the server.
+    fn host_in(&self, redirect: &Redirect, from: &str) -> Option<String> {
+        let Source::Cluster(cluster) = &self.source else {
+            return None;
+        };
+        match &redirect.host {
+            Host::Named(host) => Some(host.clone()),
+            Host::Same => Some(from.to_owned()),
+            Host::Unknown => {
+                let nodes = self.engine.routes().nodes().into_iter();
+                let servers = nodes.filter_map(|node| cluster.addresses.get(usize::from(node.0)));
+                let mut hosts = servers.filter(|it| it.1 == redirect.port).map(|it| &it.0);
+                let host = hosts.next()?;
+                hosts.next().is_none().then(|| host.clone())
+            }
+        }
     }
 
     pub(super) fn refresh_slots(&mut self, now: Instant) {
@@ -255,11 +273,16 @@ impl Endpoint {
             let unknown = || Failure::Io("its reply has no slots".to_owned());
             self.read_routes(&ranges).ok_or_else(unknown)
         });
+        // Servers may write the addresses of the same servers differently.
+        let is_in_use = routes.as_ref().is_ok_and(|routes| self.are_in_use(routes));
         if let Some(refresh) = self.as_cluster().and_then(|it| it.refresh.as_mut()) {
             match routes {
                 Ok(routes) => {
                     let best = refresh.best.as_ref();
-                    if best.is_none_or(|(known, _)| reliability > *known) {
+                    let is_better = |(known, _): &(Reliability, Routes)| {
+                        reliability > *known || reliability == *known && is_in_use
+                    };
+                    if best.is_none_or(is_better) {
                         refresh.best = Some((reliability, routes));
                     }
                 }
@@ -271,6 +294,13 @@ impl Endpoint {
             self.give_up(now, id, silent());
         }
         self.continue_refresh(now);
+    }
+
+    fn are_in_use(&self, routes: &Routes) -> bool {
+        match (routes, self.engine.routes()) {
+            (Routes::Slots(reported), Routes::Slots(used)) => reported == used,
+            (Routes::One, _) | (_, Routes::One) => false,
+        }
     }
 
     /// A server that was asked does not answer.

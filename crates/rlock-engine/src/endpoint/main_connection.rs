@@ -170,6 +170,9 @@ impl Endpoint {
         };
         let (earlier, is_predecessor_gone) = (connection.earlier, connection.is_predecessor_gone);
         let address = connection.address.to_string();
+        if let Source::Sentinels(sentinels) = &mut self.source {
+            sentinels.has_tried(&connection.address, true);
+        }
         let state = self.main_connections.entry(node).or_default();
         state.stage = Stages::Up { main, since: now };
         state.failure = None;
@@ -205,6 +208,9 @@ impl Endpoint {
         let state = self.main_connections.entry(node).or_default();
         let Stages::Up { since, .. } = state.stage else {
             let address = connection.address.to_string();
+            if let Source::Sentinels(sentinels) = &mut self.source {
+                sentinels.has_tried(&connection.address, false);
+            }
             return self.not_connected(now, node, address, failure);
         };
         // A connection that is closed right after it opened counts as a failure:
@@ -290,22 +296,23 @@ impl Endpoint {
     fn not_connected(&mut self, now: Instant, node: Node, address: String, failure: Failure) {
         let is_news = self.is_news_of(node, &failure);
         self.note(Note::NotConnected {
-            address,
+            address: address.clone(),
             failure: failure.clone(),
             is_news,
         });
         if let Failure::Server(error) = &failure {
             self.redirected(now, error, Some(node));
         }
-        let failure = match &self.source {
-            Source::Cluster(cluster) => Failure::NoneOf {
+        let failure = failure.at(&address);
+        let of_calls = match &self.source {
+            Source::Cluster(_) => Failure::NoneOf {
                 what: "a master cannot be reached",
-                failures: vec![(cluster.address_text(node), failure)],
+                failures: vec![(address, failure.clone())],
             },
-            Source::One(_) | Source::Sentinels(_) => failure,
+            Source::One(_) | Source::Sentinels(_) => failure.clone(),
         };
-        self.main_connections.entry(node).or_default().failure = Some(failure.clone());
-        self.questions_fail_at(node, &failure);
+        self.questions_fail_at(node, &of_calls);
+        self.main_connections.entry(node).or_default().failure = Some(of_calls);
         if self.is_cluster() {
             self.mark_routes_stale(now);
             // Before the slots are known, no other server can be asked.
@@ -491,9 +498,13 @@ impl Endpoint {
 
     /// A server that is loading its data already has its modules.
     pub(super) fn module_is_there(&mut self, answer: Result<(), Fault>) {
+        let address = self.start.as_ref().map(|start| self.address(start.tried));
+        let address = address.unwrap_or_default();
         self.start_ends(match answer {
             Err(Fault::Refused(error @ Error::ModuleMissing)) => Err(error),
-            Err(Fault::Broken(failure) | Fault::Stray(failure)) => Err(Error::Connect(failure)),
+            Err(Fault::Broken(failure) | Fault::Stray(failure)) => {
+                Err(Error::Connect(failure.at(&address)))
+            }
             Ok(()) | Err(Fault::Transient(_) | Fault::Moved(_) | Fault::Refused(_)) => Ok(()),
         });
     }

@@ -3,6 +3,11 @@
 //! All Sentinels are asked, because a Sentinel that was cut off together with
 //! an old master keeps naming it. Each failover has a larger configuration
 //! epoch than the failovers before: the largest epoch counts.
+//!
+//! Sentinels may write the address of one master differently: one announces host
+//! names, or is on the other side of a NAT. So the address in use is kept as long
+//! as a Sentinel names it in the newest epoch. A Sentinel whose user may not ask
+//! for the epoch tells none. Where all tell none, most Sentinels decide.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -32,6 +37,9 @@ pub(super) struct Sentinels {
     round: Option<Round>,
     /// When the next round begins.
     next: Option<Instant>,
+    /// The address of the last connection to a master, and whether it could be
+    /// used.
+    last: Option<(Address, bool)>,
 }
 
 struct Sentinel {
@@ -39,6 +47,8 @@ struct Sentinel {
     /// The connection, which is kept from round to round.
     connection: Option<ConnectionId>,
     replies: Vec<Frame>,
+    /// Its last answer.
+    named: Option<Named>,
 }
 
 /// A round of questions to all Sentinels.
@@ -46,7 +56,8 @@ struct Sentinel {
 struct Round {
     /// How long to wait for the others.
     until: Option<Instant>,
-    newest: Option<Named>,
+    /// The Sentinels that have named a master, in the order of their answers.
+    answered: Vec<usize>,
     failures: Vec<(String, Failure)>,
     left: BTreeSet<usize>,
 }
@@ -62,6 +73,7 @@ impl Sentinels {
             address,
             connection: None,
             replies: Vec::new(),
+            named: None,
         });
         Self {
             all: all.collect(),
@@ -70,6 +82,7 @@ impl Sentinels {
             tls,
             round: None,
             next: None,
+            last: None,
         }
     }
 
@@ -90,7 +103,7 @@ impl Sentinels {
 
     /// Records a Sentinel's answer; true if all have answered.
     fn reply(&mut self, now: Instant, number: usize, result: Result<Named, Failure>) -> bool {
-        let (Some(round), Some(sentinel)) = (&mut self.round, self.all.get(number)) else {
+        let (Some(round), Some(sentinel)) = (&mut self.round, self.all.get_mut(number)) else {
             return false;
         };
         if !round.left.remove(&number) {
@@ -99,15 +112,68 @@ impl Sentinels {
         match result {
             Ok(named) => {
                 round.until.get_or_insert(now + OTHERS_TIME);
-                let is_newer = |known: &Named| known.epoch < named.epoch;
-                if round.newest.as_ref().is_none_or(is_newer) {
-                    round.newest = Some(named);
-                }
+                round.answered.push(number);
+                sentinel.named = Some(named);
             }
             Err(failure) => round.failures.push((sentinel.address.to_string(), failure)),
         }
         round.left.is_empty()
     }
+
+    /// The address of the master according to a round; none if no Sentinel has
+    /// named it.
+    fn chosen(&self, round: &Round) -> Option<Address> {
+        let (epoch, named) = self.newest(round)?;
+        match &self.last {
+            Some((used, true)) if named.contains(used) || self.has_named(used, epoch) => {
+                Some(used.clone())
+            }
+            Some((failed, false)) => {
+                let other = named.iter().find(|it| *it != failed);
+                other.or(named.first()).cloned()
+            }
+            _ => named.first().cloned(),
+        }
+    }
+
+    /// The newest epoch in the answers of a round, and the addresses in it.
+    fn newest(&self, round: &Round) -> Option<(Option<u64>, Vec<Address>)> {
+        let answers = round.answered.iter();
+        let answers = answers.filter_map(|number| self.all.get(*number)?.named.as_ref());
+        let epoch = answers.clone().map(|named| named.epoch).max()?;
+        let newest = answers.filter(|named| named.epoch == epoch);
+        let named: Vec<_> = newest.map(|named| self.at(named)).collect();
+        let named = if epoch.is_none() { most(named) } else { named };
+        Some((epoch, named))
+    }
+
+    /// Whether the last answer of any Sentinel, which may be late or down now, is
+    /// this address in this epoch.
+    fn has_named(&self, address: &Address, epoch: Option<u64>) -> bool {
+        let mut named = self.all.iter().filter_map(|it| it.named.as_ref());
+        epoch.is_some() && named.any(|it| it.epoch == epoch && self.at(it) == *address)
+    }
+
+    fn at(&self, named: &Named) -> Address {
+        Address::Tcp {
+            host: named.host.clone(),
+            port: named.port,
+            tls: self.tls,
+        }
+    }
+
+    /// Records a connection to a master, and whether it can be used.
+    pub(super) fn has_tried(&mut self, address: &Address, is_usable: bool) {
+        self.last = Some((address.clone(), is_usable));
+    }
+}
+
+/// The addresses that occur most often, in their order.
+fn most(addresses: Vec<Address>) -> Vec<Address> {
+    let count = |address: &Address| addresses.iter().filter(|it| *it == address).count();
+    let most = addresses.iter().map(count).max();
+    let of_most = addresses.iter().filter(|it| Some(count(it)) == most);
+    of_most.cloned().collect()
 }
 
 impl Endpoint {
@@ -213,17 +279,10 @@ impl Endpoint {
         let Some(round) = sentinels.round.take() else {
             return;
         };
-        let found = match round.newest {
-            Some(Named { host, port, .. }) => Ok(Address::Tcp {
-                host,
-                port,
-                tls: sentinels.tls,
-            }),
-            None => Err(Failure::NoneOf {
-                what: "no Sentinel names the master",
-                failures: round.failures,
-            }),
-        };
+        let found = sentinels.chosen(&round).ok_or(Failure::NoneOf {
+            what: "no Sentinel names the master",
+            failures: round.failures,
+        });
         self.master_is_at(now, found);
         if self.is_connected(Node::default()) {
             self.ask_sentinels_later(now);

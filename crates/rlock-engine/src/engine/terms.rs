@@ -164,11 +164,7 @@ impl Terms {
     /// [`Error::OutOfRange`] above 30 days, and together with
     /// [`replicas`](Self::replicas).
     pub fn bound(mut self, grace: Duration) -> Result<Self, Error> {
-        // A grace of zero is valid: the hold ends with the connection.
-        self.bound = Some(match grace.is_zero() {
-            true => grace,
-            false => whole_ms("grace", grace)?,
-        });
+        self.bound = Some(whole_ms_or_zero("grace", grace)?);
         self.consistent()
     }
 
@@ -317,11 +313,26 @@ pub fn validity_end(sent: Instant, lease: Duration) -> Instant {
 
 /// `duration` in whole milliseconds, rounded up; 1 ms to 30 days.
 pub fn whole_ms(argument: &'static str, duration: Duration) -> Result<Duration, Error> {
-    if duration.is_zero() || duration > DURATION_MAX {
+    let limit = "more than zero and at most 30 days";
+    within(argument, duration, Duration::from_nanos(1), limit)
+}
+
+/// The same for an argument that may be zero.
+pub fn whole_ms_or_zero(argument: &'static str, duration: Duration) -> Result<Duration, Error> {
+    within(argument, duration, Duration::ZERO, "at most 30 days")
+}
+
+fn within(
+    argument: &'static str,
+    duration: Duration,
+    least: Duration,
+    limit: &'static str,
+) -> Result<Duration, Error> {
+    if duration < least || duration > DURATION_MAX {
         return Err(Error::OutOfRange {
             argument,
             value: format!("{duration:?}"),
-            limit: "more than zero and at most 30 days".into(),
+            limit: limit.into(),
         });
     }
     Ok(Duration::from_millis(millis(duration)))
@@ -454,10 +465,11 @@ impl Queueing {
     ///
     /// [`Error::OutOfRange`] above 30 days.
     pub fn at_most(wait: Duration) -> Result<Self, Error> {
-        match wait.is_zero() {
-            true => Ok(Self::Try),
-            false => Ok(Self::AtMost(whole_ms("wait", wait)?)),
-        }
+        let wait = whole_ms_or_zero("wait", wait)?;
+        Ok(match wait.is_zero() {
+            true => Self::Try,
+            false => Self::AtMost(wait),
+        })
     }
 }
 
@@ -483,9 +495,15 @@ mod tests {
 
     #[test]
     fn zero_and_more_than_thirty_days_are_out_of_range() {
-        assert!(whole_ms("lease", Duration::ZERO).is_err());
+        let over = DURATION_MAX + Duration::from_nanos(1);
+        let refused = |outcome: Result<Duration, Error>| outcome.unwrap_err().to_string();
+        let lease = "it must be more than zero and at most 30 days";
+        assert!(refused(whole_ms("lease", Duration::ZERO)).contains(lease));
+        assert!(refused(whole_ms("lease", over)).contains(lease));
         assert!(whole_ms("lease", DURATION_MAX).is_ok());
-        assert!(whole_ms("lease", DURATION_MAX + Duration::from_nanos(1)).is_err());
+        let wait = "wait is 2592000.000000001s, it must be at most 30 days";
+        assert_eq!(refused(whole_ms_or_zero("wait", over)), wait);
+        assert!(whole_ms_or_zero("wait", Duration::ZERO).is_ok());
     }
 
     #[test]

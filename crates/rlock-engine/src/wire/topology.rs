@@ -5,6 +5,9 @@ use crate::engine::node::SLOTS;
 use crate::error::{Failure, ServerError};
 use crate::wire::resp::{Command, Frame};
 
+/// Stands for the host of a server that prefers host names and has none.
+const UNKNOWN: &str = "?";
+
 /// The slots from `first` to `last`, and the address of their server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Range {
@@ -59,8 +62,8 @@ pub fn reliability(reply: &Frame) -> Reliability {
     })
 }
 
-/// Reads the reply to [`slots`] from the server at `asked`, which may omit its
-/// own host. Ranges that are not understood are left out.
+/// Reads the reply to [`slots`] from the server at `asked`, which may omit hosts
+/// (see [`host`]). Ranges that are not understood are left out.
 pub fn ranges(reply: &Frame, asked: &str) -> Vec<Range> {
     let ranges = reply.as_list().unwrap_or_default().iter();
     ranges
@@ -73,19 +76,33 @@ impl Range {
         let [first, last, master, ..] = range.as_list()? else {
             return None;
         };
-        let [host, port, ..] = master.as_list()? else {
+        let master = master.as_list()?;
+        let [_, port, ..] = master else {
             return None;
         };
         Some(Self {
             first: number(first)?,
             last: number(last)?.min(SLOTS - 1),
-            host: match host {
-                Frame::Bulk(host) if !host.is_empty() => String::from_utf8(host.clone()).ok()?,
-                _ => asked.to_owned(),
-            },
+            host: host(master, asked)?.to_owned(),
             port: number(port)?,
         })
     }
+}
+
+/// The host of a server in a reply to [`slots`] from the server at `asked`.
+///
+/// Null and an empty host mean `asked`. A server that prefers host names writes
+/// `?` if it knows none, and the address as `ip` after the ID.
+fn host<'a>(server: &'a [Frame], asked: &'a str) -> Option<&'a str> {
+    let is_known = |host: &&str| !matches!(*host, "" | UNKNOWN);
+    let host = match server.first()? {
+        Frame::Bulk(host) => std::str::from_utf8(host).ok()?,
+        _ => "",
+    };
+    let more = server.get(3).filter(|_| host == UNKNOWN);
+    let ip = more.and_then(|more| more.field("ip")).and_then(text);
+    let known = Some(host).filter(is_known).or(ip.filter(is_known));
+    Some(known.unwrap_or(asked))
 }
 
 fn number(value: &Frame) -> Option<u16> {
@@ -100,12 +117,23 @@ fn number(value: &Frame) -> Option<u16> {
 pub struct Redirect {
     /// The slot of the requested key.
     pub slot: u16,
-    /// The host; none for the host of the server that redirects.
-    pub host: Option<String>,
+    /// The host of the other server.
+    pub host: Host,
     /// The port.
     pub port: u16,
     /// Whether it is for this request only, because the slot is moving there.
     pub is_once: bool,
+}
+
+/// The host in a redirection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Host {
+    /// This one.
+    Named(String),
+    /// The host of the server that redirects.
+    Same,
+    /// The redirecting server does not tell.
+    Unknown,
 }
 
 /// Reads `MOVED` and `ASK`; `None` for other errors.
@@ -120,7 +148,11 @@ pub fn redirect(error: &ServerError) -> Option<Redirect> {
     let (host, port) = words.next()?.rsplit_once(':')?;
     Some(Redirect {
         slot,
-        host: (!host.is_empty() && host != "?").then(|| host.to_owned()),
+        host: match host {
+            "" => Host::Same,
+            UNKNOWN => Host::Unknown,
+            host => Host::Named(host.to_owned()),
+        },
         port: port.parse().ok()?,
         is_once,
     })
@@ -130,9 +162,9 @@ pub fn redirect(error: &ServerError) -> Option<Redirect> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named {
     /// The configuration epoch. Each failover has a larger epoch than the
-    /// failovers before: the largest counts. 0 if the Sentinel's user may not
+    /// failovers before: the largest counts. None if the Sentinel's user may not
     /// ask for it.
-    pub epoch: u64,
+    pub epoch: Option<u64>,
     /// The host of the master.
     pub host: String,
     /// The port of the master.
@@ -174,7 +206,7 @@ impl Named {
         let no_address = || Failure::Protocol(format!("expected an address, got {address:?}"));
         let epoch = about.field("config-epoch").and_then(text);
         Ok(Self {
-            epoch: epoch.and_then(|epoch| epoch.parse().ok()).unwrap_or(0),
+            epoch: epoch.and_then(|epoch| epoch.parse().ok()),
             host: host.ok_or_else(no_address)?.to_owned(),
             port: port.ok_or_else(no_address)?,
         })
@@ -195,7 +227,11 @@ mod tests {
     }
 
     fn range(first: i64, last: i64, host: Frame) -> Frame {
-        let master = Frame::Array(vec![host, Frame::Integer(7000), bulk("id")]);
+        range_beside(first, last, host, Frame::Array(Vec::new()))
+    }
+
+    fn range_beside(first: i64, last: i64, host: Frame, more: Frame) -> Frame {
+        let master = Frame::Array(vec![host, Frame::Integer(7000), bulk("id"), more]);
         Frame::Array(vec![Frame::Integer(first), Frame::Integer(last), master])
     }
 
@@ -206,6 +242,7 @@ mod tests {
             range(100, 200, bulk("")),
             range(201, 16_383, Frame::Nil),
             range(70_000, 80_000, bulk("no slots")),
+            range(0, 99, Frame::Bulk(vec![0xff])),
         ]);
         let ranges = ranges(&reply, "asked");
         let read: Vec<_> = ranges
@@ -218,6 +255,30 @@ mod tests {
             (201, 16_383, "asked", 7000),
         ];
         assert_eq!(read, expected);
+    }
+
+    #[test]
+    fn an_unknown_host_name_is_replaced_by_the_address_beside_it() {
+        let ip = |ip: &str| Frame::Map(vec![(bulk("ip"), bulk(ip))]);
+        let hostname = Frame::Map(vec![(bulk("hostname"), bulk("a.example"))]);
+        for (host, more, expected) in [
+            (bulk("?"), ip("10.0.0.1"), "10.0.0.1"),
+            (bulk("?"), list(&["ip", "fe80::1"]), "fe80::1"),
+            (bulk("?"), ip(""), "asked"),
+            (bulk("?"), ip("?"), "asked"),
+            (bulk("?"), hostname.clone(), "asked"),
+            (bulk("?"), Frame::Nil, "asked"),
+            (Frame::Nil, ip("10.0.0.1"), "asked"),
+            (bulk("a.example"), ip("10.0.0.1"), "a.example"),
+            (bulk("10.0.0.1"), hostname, "10.0.0.1"),
+        ] {
+            let range = range_beside(0, 1, host, more);
+            let reply = Frame::Array(vec![range.clone()]);
+            let read = ranges(&reply, "asked");
+            assert_eq!(read[0].host, expected, "{range:?}");
+        }
+        let old = [bulk("?"), Frame::Integer(7000)];
+        assert_eq!(host(&old, "asked"), Some("asked"));
     }
 
     #[test]
@@ -237,13 +298,16 @@ mod tests {
             ServerError { code, message }
         };
         let read = |text| redirect(&error(text)).map(|it| (it.slot, it.host, it.port, it.is_once));
-        let host = Some("::1".to_owned());
+        let host = Host::Named("::1".to_owned());
         assert_eq!(
             read("MOVED 8579 ::1:7001"),
             Some((8579, host.clone(), 7001, false))
         );
         assert_eq!(read("ASK 8579 ::1:7001"), Some((8579, host, 7001, true)));
-        assert_eq!(read("MOVED 8579 :7001"), Some((8579, None, 7001, false)));
+        let same = Some((8579, Host::Same, 7001, false));
+        assert_eq!(read("MOVED 8579 :7001"), same);
+        let unknown = Some((8579, Host::Unknown, 7001, false));
+        assert_eq!(read("MOVED 8579 ?:7001"), unknown);
         assert_eq!(read("MOVED 8579"), None);
         assert_eq!(read("ERR 8579 a:1"), None);
     }
@@ -268,9 +332,9 @@ mod tests {
             host: "::1".into(),
             port: 6379,
         };
-        assert_eq!(Named::read(&address, &about, "main"), Ok(named(7)));
+        assert_eq!(Named::read(&address, &about, "main"), Ok(named(Some(7))));
         let denied = Frame::Error(error());
-        assert_eq!(Named::read(&address, &denied, "main"), Ok(named(0)));
+        assert_eq!(Named::read(&address, &denied, "main"), Ok(named(None)));
     }
 
     #[test]

@@ -164,6 +164,35 @@ fn a_moved_key_is_requested_at_its_new_server() {
     );
 }
 
+/// A server that prefers host names writes `?` for a server that has none.
+#[test]
+fn a_redirection_without_a_host_leads_to_the_only_server_at_that_port() {
+    let mut it = connected();
+    let only_m = slots(&[(0, 16383, "m")]);
+    it.asks("a");
+    it.answers(3, "RLOCK.ACQUIRE a o3", "-MOVED 15495 ?:7\r\n");
+    it.passes(1000);
+    // Two servers have this port, so the client asks for the slots.
+    let actions = it.actions();
+    let asked = |line: &String| line.starts_with("2 RLOCK");
+    assert!(!actions.iter().any(asked), "{actions:?}");
+    it.answers(3, "RLOCK.ACQUIRE a o3", "-MOVED 15495 ?:7\r\n");
+    for number in [2, 3] {
+        it.answers(number, "CLUSTER SLOTS", &only_m);
+        it.answers(number, "CLUSTER INFO", info("ok", 2));
+    }
+    it.passes(1000);
+    it.answers(2, "RLOCK.RENEW a o2", ":9\r\n");
+    // Now only one of them has slots.
+    it.releases();
+    it.answers(2, "RLOCK.ACQUIRE a o3", ":10\r\n");
+    it.answers(2, "CLUSTER SLOTS", &only_m);
+    it.answers(2, "CLUSTER INFO", info("ok", 2));
+    it.answers(2, "RLOCK.RELEASE a o2", "-ASK 15495 ?:7\r\n");
+    let did = it.did();
+    assert!(did.contains(&"connect 4 to m:7".to_owned()), "{did:?}");
+}
+
 #[test]
 fn a_question_follows_its_key() {
     let mut it = connected();
@@ -336,6 +365,18 @@ fn a_down_cluster_is_asked_for_its_slots() {
     let actions = it.actions();
     let asked = |line: &String| line.starts_with("3 RLOCK.ACQUIRE b");
     assert!(actions.iter().any(asked), "{actions:?}");
+}
+
+/// Each server writes all addresses as its own settings prefer: names or numbers.
+#[test]
+fn servers_are_kept_while_an_equally_new_answer_names_them() {
+    let mut it = connected();
+    it.passes(5000);
+    assert!(it.actions().contains(&"3 CLUSTER SLOTS".to_owned()));
+    let renamed = slots(&[(0, 8191, "m.example"), (8192, 16383, "n.example")]);
+    it.receives(2, renamed + &info("ok", 1));
+    it.receives(3, two() + &info("ok", 1));
+    assert_eq!(it.did(), [""; 0]);
 }
 
 #[test]

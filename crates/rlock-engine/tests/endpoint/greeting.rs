@@ -48,7 +48,7 @@ fn a_refused_greeting_refuses_the_connection() {
         let mut it = Played::new("redis://h:1/9");
         it.start();
         it.greeted_but(1, command, &format!("-{error}\r\n"));
-        let outcome = format!("call 1: cannot connect to the server: {error}");
+        let outcome = format!("call 1: cannot connect to the server: h:1: {error}");
         let refused = format!("not connected: {error}");
         assert_eq!(it.did()[1..], ["close 1", &*refused, &*outcome], "{error}");
     }
@@ -62,7 +62,7 @@ fn a_refused_subscription_names_the_pattern_that_is_needed() {
     it.greeted_but(1, "SUBSCRIBE", &format!("-{refused}\r\n"));
     let outcome = it.did().pop().unwrap();
     let rule = "the user's ACL needs &rlock:client:*";
-    let begin = format!("call 1: cannot connect to the server: {refused}; {rule}");
+    let begin = format!("call 1: cannot connect to the server: h:1: {refused}; {rule}");
     assert!(outcome.starts_with(&begin), "{outcome}");
 }
 

@@ -7,6 +7,11 @@ fn named(host: &str, epoch: u64) -> String {
     address + &list(&[bulk("config-epoch"), bulk(&epoch.to_string())])
 }
 
+/// The answer to a user that may not ask for the epoch.
+fn named_without_epoch(host: &str) -> String {
+    list(&[bulk(host), bulk("6379")]) + "-NOPERM no\r\n"
+}
+
 /// Three of them, all connected and asked.
 fn asked() -> Played {
     let mut it = Played::new("redis+sentinel://a,b,c/main");
@@ -114,6 +119,69 @@ fn a_master_that_they_no_longer_name_is_left() {
     it.passes(20);
     (1..=3).for_each(|number| it.receives(number, named("other", 6)));
     assert_eq!(it.did(), ["connect 5 to other:6379"]);
+}
+
+#[test]
+fn a_master_is_kept_while_its_epoch_is_the_newest() {
+    let mut it = connected();
+    it.passes(500);
+    // The name of the same server, by Sentinels that announce names.
+    it.receives(1, named("name", 5));
+    it.receives(2, named("m", 5));
+    it.receives(3, named("name", 5));
+    it.passes(500);
+    it.receives(1, named("name", 5));
+    it.receives(3, named("name", 5));
+    it.passes(200);
+    // The second is late.
+    it.receives(2, named("m", 5));
+    it.passes(500);
+    assert_eq!(it.did(), [""; 0]);
+    // Sentinels without their configuration count from zero again.
+    (1..=3).for_each(|number| it.receives(number, named("n", 0)));
+    it.passes(20);
+    (1..=3).for_each(|number| it.receives(number, named("n", 0)));
+    assert_eq!(it.did(), ["close 4", "connect 5 to n:6379"]);
+}
+
+#[test]
+fn most_sentinels_decide_if_none_may_tell_the_epoch() {
+    let mut it = asked();
+    it.receives(1, named_without_epoch("old"));
+    it.receives(2, named_without_epoch("new"));
+    it.passes(200);
+    assert_eq!(it.actions(), ["connect 4 to old:6379"]);
+    it.greeted(4);
+    it.receives(4, "*0\r\n");
+    assert_eq!(it.did(), ["call 1: done"]);
+    it.receives(3, named_without_epoch("new"));
+    it.passes(500);
+    it.receives(1, named_without_epoch("old"));
+    it.receives(2, named_without_epoch("new"));
+    it.passes(200);
+    // The same number names the other one.
+    assert_eq!(it.did(), [""; 0]);
+    it.receives(3, named_without_epoch("new"));
+    it.passes(500);
+    (1..=2).for_each(|number| it.receives(number, named_without_epoch("new")));
+    it.passes(200);
+    assert_eq!(it.did(), ["close 4"]);
+}
+
+#[test]
+fn another_address_is_tried_if_one_cannot_be_reached() {
+    let mut it = asked();
+    it.receives(1, named("inside", 5));
+    it.receives(2, named("outside", 5));
+    it.receives(3, named("inside", 5));
+    assert_eq!(it.actions(), ["connect 4 to inside:6379"]);
+    it.ends(4);
+    it.actions();
+    it.passes(500);
+    it.receives(1, named("inside", 5));
+    it.receives(2, named("outside", 5));
+    it.receives(3, named("inside", 5));
+    assert_eq!(it.did(), ["connect 5 to outside:6379"]);
 }
 
 #[test]
