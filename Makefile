@@ -84,8 +84,9 @@ sanitize: ## The module's tests with every check: assertions, overflow, and valg
 fresh: ## `make run` and `make test` on new Debian machines (as root; takes long)
 	tests/fresh
 
-soak: ## What takes too long for each change (as root; about three hours): before a release, and after changes of what it tries
+soak: ## What takes too long for each change (as root; about four hours): before a release, and after changes of what it tries
 	tests/fresh
+	SEED_SECONDS=1800 cargo test --workspace --test simulation --test bytes
 	tests/run-fuzz
 	tests/run-sanitize
 	$(MAKE) release ARGS=--rehearse
