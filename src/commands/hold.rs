@@ -2,7 +2,7 @@
 //! `RLOCK.RELEASE`, `RLOCK.DOWNGRADE`, `RLOCK.MRENEW`, `RLOCK.MRELEASE`
 
 use rlock_core::{
-    Renewal, Setting,
+    Fence, Renewal, Setting,
     syntax::{self, KeyAndOwner, Release, ReleaseAll, Renew, RenewAll},
 };
 
@@ -48,11 +48,16 @@ pub(super) fn release(call: &Call<'_>) -> Option<()> {
         key,
         owner,
         all,
+        permits,
         fence,
     } = call.parsed(syntax::release(call.arguments))?;
     change_hold(call, *key, *owner, |state, op| {
         transact(state, op, |locks, name, hold, _| {
-            Ok(locks.release(op.now, name, hold, owner.bytes(), all, fence))
+            let (now, owner) = (op.now, owner.bytes());
+            Ok(match permits {
+                None => locks.release(now, name, hold, owner, all, fence),
+                Some(permits) => locks.release_permits(now, name, hold, owner, permits, fence)?,
+            })
         })
     })
 }
@@ -97,6 +102,7 @@ pub(super) fn renew_all(call: &Call<'_>) -> Option<()> {
         owner,
         lease_ms,
         keys,
+        fence,
         channel,
     } = call.parsed(parsed)?;
     let session = call.accepted(connection(call.ctx, channel, None))?;
@@ -109,25 +115,27 @@ pub(super) fn renew_all(call: &Call<'_>) -> Option<()> {
             bind: None,
             value: None,
         };
-        renew_each(state, op, keys, &renewal)
+        renew_each(state, op, keys, fence, &renewal)
     })?;
     call.ctx.reply_number(held);
     Some(())
 }
 
-/// Renews the caller's holds after it has checked all of them; replies with
-/// their number.
+/// Renews the caller's holds, or only those with this fence, after it has checked
+/// all of them; replies with their number.
 fn renew_each(
     state: &mut State,
     op: &Operation<'_>,
     keys: &[Text],
+    fence: Option<Fence>,
     renewal: &Renewal<'_>,
 ) -> Result<u64, Failure> {
     let owner = op.caller.as_ref().map_or(&b""[..], Text::bytes);
     let mut loaded = LoadedAll::load(state, op, keys)?;
     let (holds, locks) = (&mut loaded.holds, &mut state.locks);
     let watches_max = settings::number(Setting::MaxWatches);
-    let done = locks.renew_all(op.now, &loaded.names, holds, owner, renewal, watches_max);
+    let whose = (owner, fence);
+    let done = locks.renew_all(op.now, &loaded.names, holds, whose, renewal, watches_max);
     let mut held = 0;
     for ((name, step), announce) in loaded
         .names

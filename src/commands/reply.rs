@@ -32,7 +32,8 @@ fn sentence(failure: &Failure, keys: &[Text], owner: &[u8]) -> String {
     match failure {
         Failure::WrongType { key } => format!(
             "WRONGTYPE key {} holds something that is no lock, which is a hash with a time to \
-             live and one owner, or several in shared mode",
+             live and one owner, or several in shared mode; RLOCK.FORCE deletes a hash that has \
+             a field rlock:fence or rlock:mode",
             Shown(nth(keys, *key))
         ),
         Failure::CannotBlock => "ERR the server cannot block this connection, so WAIT needs \
@@ -75,6 +76,10 @@ fn refused(refusal: &Refusal, keys: &[Text], owner: Shown<'_>) -> String {
         ),
         Refusal::TooManyShared { limit } => format!(
             "QUEUEFULL locks have as many shared holders as rlock.max-shared-holders allows, {limit}"
+        ),
+        Refusal::TooManyPermits { permits, held } => format!(
+            "ERR PERMITS is {permits}, must be at most {held}, which owner {owner} has of key {}",
+            key(0)
         ),
         Refusal::CountOverflow => format!(
             "ERR the hold count of owner {owner} is {}, the largest there is; release before \

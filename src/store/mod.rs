@@ -12,6 +12,8 @@ mod write;
 
 pub(crate) use before::Before;
 pub(crate) use fields::CONSTANTS;
-pub(crate) use read::{confirms, exclusive_owner, holders, is_lock, known_holders, load, stamp};
+pub(crate) use read::{
+    confirms, exclusive_owner, holders, is_lock, known_holders, load, orphan, stamp,
+};
 pub(crate) use shared_cache::SharedCache;
 pub(crate) use write::{Diff, Events};

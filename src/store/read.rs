@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use rlock_core::{
     Fence, Hold, Holder, Holding, Name, Shared, Timestamp, Who,
-    codec::{self, Field},
+    codec::{self, Field, Orphan},
     syntax::OWNER_LEN_MAX,
 };
 
@@ -131,6 +131,25 @@ pub(crate) fn is_lock(
             known.is_some_and(is_known) || scan(key, stored.deadline, &|| false).is_some()
         }
     }
+}
+
+/// The hash of this module that a key holds, although it is no lock: for instance
+/// because its time to live was removed.
+pub(crate) fn orphan(
+    key: &Key<'_>,
+    name: Name<'_>,
+    known: &SharedCache,
+    now: Timestamp,
+) -> Option<Orphan> {
+    if key.kind() != KeyKind::Hash || is_lock(key, name, None, known, now) {
+        return None;
+    }
+    let mut orphan = Orphan::default();
+    let _ = key.for_each_field(&mut |field, value| {
+        orphan.add(field, value);
+        ControlFlow::Continue(())
+    });
+    orphan.found()
 }
 
 /// Whether a key is held in shared mode, and by whom, if that is known without

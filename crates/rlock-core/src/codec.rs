@@ -167,6 +167,38 @@ pub struct ExclusiveHolder {
     pub value: Option<Arc<[u8]>>,
 }
 
+/// A hash that belongs to this module, whether it is a lock or not: it has a field
+/// for a fence or for a mode.
+#[derive(Debug, Default)]
+pub struct Orphan {
+    /// The number of owners.
+    pub owners: u64,
+    /// The fence in its own field.
+    pub fence: Option<Fence>,
+    is_ours: bool,
+}
+
+impl Orphan {
+    /// Adds a field.
+    pub fn add(&mut self, name: &[u8], value: &[u8]) {
+        match Field::named(name) {
+            Field::Count(_) => self.owners += 1,
+            Field::Fence => {
+                self.fence = fence(value);
+                self.is_ours = true;
+            }
+            Field::Reserved => self.is_ours |= name == MODE.as_bytes(),
+            Field::Terms(_) | Field::Value => {}
+        }
+    }
+
+    /// The orphan; `None` if the hash does not belong to this module.
+    #[must_use]
+    pub fn found(self) -> Option<Self> {
+        self.is_ours.then_some(self)
+    }
+}
+
 /// Finds the holder of an exclusive lock, field by field.
 #[derive(Debug, Default)]
 pub struct SoleHolder {

@@ -270,6 +270,39 @@ impl Hold {
         self.end_of(owner);
     }
 
+    /// Ends all holds, and returns their number.
+    pub(crate) fn end_all(&mut self, now: Timestamp) -> u64 {
+        let holders = self.holders(now) as u64;
+        if holders > 0 {
+            *self = Self::Free;
+        }
+        holders
+    }
+
+    /// Ends the hold with this fence, whose owner must be notified; false if there
+    /// is none.
+    pub(crate) fn end_under(&mut self, now: Timestamp, fence: Fence) -> bool {
+        let owner: Arc<[u8]> = match self {
+            Self::Free | Self::NoLock => return false,
+            Self::Exclusive { holder, .. } => {
+                let is_its = holder.fence == Some(fence);
+                if is_its {
+                    *self = Self::Free;
+                }
+                return is_its;
+            }
+            Self::Shared(shared) => {
+                let is_its = |it: &Holder| it.fence == Some(fence) && !it.deadline.has_passed(now);
+                match shared.iter().find(|(_, it)| is_its(it)) {
+                    Some((owner, _)) => owner.into(),
+                    None => return false,
+                }
+            }
+        };
+        self.lose(&owner);
+        true
+    }
+
     /// The published value of the hold, and its fence. A hold without a fence was
     /// not granted here.
     #[must_use]

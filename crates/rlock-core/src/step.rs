@@ -139,6 +139,13 @@ pub enum Refusal {
         /// The limit.
         limit: u64,
     },
+    /// The hold has fewer permits than the release names.
+    TooManyPermits {
+        /// The permits to release.
+        permits: u32,
+        /// The permits of the hold.
+        held: u32,
+    },
     /// The hold count has its largest value.
     CountOverflow,
     /// The new fence is too far ahead of the clock.

@@ -141,6 +141,41 @@ impl Locks {
         self.end_hold(now, name, hold, owner).with(Some(0))
     }
 
+    /// Releases some permits of the caller's hold, like [`Locks::release`]. Lease,
+    /// fence and count stay, and waiters that now fit are let in. With its last
+    /// permit the hold ends, whatever its count.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::TooManyPermits`] if the hold has fewer permits.
+    pub fn release_permits(
+        &mut self,
+        now: Timestamp,
+        name: Name<'_>,
+        hold: &mut Hold,
+        owner: &[u8],
+        permits: u32,
+        fence: Option<Fence>,
+    ) -> Result<Step<Option<u32>>, Refusal> {
+        self.view(now, name, hold, Some(owner));
+        let matches_fence = |held: &Holder| fence.is_none() || held.fence == fence;
+        let Some(mut held) = hold.of_caller(owner).filter(matches_fence) else {
+            return Ok(Step::without_effects(None));
+        };
+        if permits >= held.permits {
+            return match permits > held.permits {
+                true => Err(Refusal::TooManyPermits {
+                    permits,
+                    held: held.permits,
+                }),
+                false => Ok(self.release(now, name, hold, owner, true, fence)),
+            };
+        }
+        held.permits -= permits;
+        hold.set_of_caller(owner, held);
+        Ok(self.settle(now, name, hold).with(Some(held.count)))
+    }
+
     /// Changes exclusive to shared mode, with one permit: count, lease and fence
     /// stay, and waiters that now fit are let in.
     ///
@@ -193,17 +228,40 @@ impl Locks {
         self.counters.waiters_gone += 1;
     }
 
-    /// Ends every hold, of any owner, and returns their number.
-    pub fn force(&mut self, now: Timestamp, name: Name<'_>, hold: &mut Hold) -> Step<u64> {
+    /// Ends every hold, of any owner, or only the one with this fence; returns
+    /// their number.
+    pub fn force(
+        &mut self,
+        now: Timestamp,
+        name: Name<'_>,
+        hold: &mut Hold,
+        fence: Option<Fence>,
+    ) -> Step<u64> {
         self.view(now, name, hold, None);
-        let holders = hold.holders(now) as u64;
+        let holders = match fence {
+            None => hold.end_all(now),
+            Some(fence) => hold.end_under(now, fence).into(),
+        };
         if holders == 0 {
             return Step::without_effects(0);
         }
         self.counters.force_releases += holders;
-        *hold = Hold::Free;
         let step = self.settle(now, name, hold);
         step.with(holders).announcing(Announce::IfFreed)
+    }
+
+    /// Records the fence of an orphan before it is deleted: a hash of this module
+    /// that is no lock any more, for instance because its time to live was removed.
+    pub fn note_orphan(&mut self, now: Timestamp, name: Name<'_>, fence: Option<Fence>) {
+        if let Some(fence) = fence {
+            self.fences.record(now, name, fence);
+        }
+    }
+
+    /// Counts the owners of an orphan that was deleted.
+    pub fn end_orphan(&mut self, owners: u64) -> Step<u64> {
+        self.counters.force_releases += owners;
+        Step::without_effects(owners).announcing(Announce::IfFree)
     }
 
     /// Removes the owner's place from the queue, with all places of a request for

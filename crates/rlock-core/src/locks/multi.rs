@@ -97,8 +97,8 @@ impl Locks {
         Some((leader, effects))
     }
 
-    /// Renews the owner's holds among these, like [`Locks::renew`]; returns a
-    /// step for each key.
+    /// Renews the owner's holds among these, like [`Locks::renew`]; with a fence,
+    /// only the holds with this fence. Returns a step for each key.
     ///
     /// # Errors
     ///
@@ -108,19 +108,26 @@ impl Locks {
         now: Timestamp,
         names: &[Name<'a>],
         holds: &mut [Hold],
-        owner: &[u8],
+        (owner, fence): (&[u8], Option<Fence>),
         renewal: &Renewal<'_>,
         watches_max: u64,
     ) -> Result<Vec<Step<Option<Fence>>>, Refusal> {
         for (name, hold) in names.iter().zip(&mut *holds) {
             self.view(now, *name, hold, Some(owner));
         }
-        let is_held = |(name, hold): (&Name<'a>, &Hold)| hold.of_caller(owner).map(|_| *name);
-        let held = names.iter().zip(&*holds).filter_map(is_held);
+        let is_held = |hold: &Hold| {
+            let held = hold.of_caller(owner);
+            held.is_some_and(|held| fence.is_none() || held.fence == fence)
+        };
+        let held = names.iter().zip(&*holds).filter(|it| is_held(it.1));
+        let held = held.map(|(name, _)| *name);
         self.check_watches_of(held, &renewal.watch_request(owner), watches_max)?;
         let each = names.iter().zip(holds);
-        each.map(|(name, hold)| self.renew(now, *name, hold, owner, renewal, watches_max))
-            .collect()
+        each.map(|(name, hold)| match is_held(hold) {
+            true => self.renew(now, *name, hold, owner, renewal, watches_max),
+            false => Ok(Step::without_effects(None)),
+        })
+        .collect()
     }
 
     fn enter_all(

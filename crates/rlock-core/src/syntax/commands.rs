@@ -26,13 +26,14 @@ pub struct Renew<'a, A> {
     pub value: Option<&'a [u8]>,
 }
 
-/// `RLOCK.RELEASE key owner [ALL] [FENCE n]`
+/// `RLOCK.RELEASE key owner [ALL | PERMITS k] [FENCE n]`
 #[derive(Debug)]
 #[allow(missing_docs, reason = "each field is the word of its name")]
 pub struct Release<'a, A> {
     pub key: &'a A,
     pub owner: &'a A,
     pub all: bool,
+    pub permits: Option<u32>,
     pub fence: Option<Fence>,
 }
 
@@ -44,7 +45,16 @@ pub struct KeyAndOwner<'a, A> {
     pub owner: &'a A,
 }
 
-/// `RLOCK.MRENEW owner lease-ms numkeys key [key ...]
+/// `RLOCK.FORCE key [FENCE n] [QUEUE]`
+#[derive(Debug)]
+#[allow(missing_docs, reason = "each field is the word of its name")]
+pub struct Force<'a, A> {
+    pub key: &'a A,
+    pub fence: Option<Fence>,
+    pub queue: bool,
+}
+
+/// `RLOCK.MRENEW owner lease-ms numkeys key [key ...] [FENCE n]
 /// [NOTIFY channel | SNOTIFY channel]`
 #[derive(Debug)]
 #[allow(missing_docs, reason = "each field is the word of its name")]
@@ -52,6 +62,7 @@ pub struct RenewAll<'a, A> {
     pub owner: &'a A,
     pub lease_ms: u32,
     pub keys: &'a [A],
+    pub fence: Option<Fence>,
     pub channel: Option<NamedChannel<'a, A>>,
 }
 
@@ -97,17 +108,22 @@ pub fn release<A: Argument>(words: &[A]) -> Result<Release<'_, A>, ArgError> {
         key,
         owner,
         all: options.has(Opt::All),
+        permits: options.small(Opt::ReleasedPermits)?,
         fence: options.fence()?,
     })
 }
 
-/// Reads the arguments of `RLOCK.FORCE`: the key, and whether its queue ends too.
-pub fn force<A: Argument>(words: &[A]) -> Result<(&A, bool), ArgError> {
+/// Reads the arguments of `RLOCK.FORCE`.
+pub fn force<A: Argument>(words: &[A]) -> Result<Force<'_, A>, ArgError> {
     let [_, key, options @ ..] = words else {
         return Err(ArgError::Arity);
     };
     let options = Options::read(Command::Force, options, 0)?.checked()?;
-    Ok((key, options.has(Opt::Queue)))
+    Ok(Force {
+        key,
+        fence: options.fence()?,
+        queue: options.has(Opt::Queue),
+    })
 }
 
 /// Reads the arguments of `RLOCK.CANCEL` and `RLOCK.DOWNGRADE`.
@@ -158,6 +174,7 @@ pub fn renew_all<A: Argument>(words: &[A], lease_max_ms: u64) -> Result<RenewAll
         owner,
         lease_ms,
         keys,
+        fence: options.fence()?,
         channel: options.channel()?,
     })
 }

@@ -14,8 +14,8 @@ mod table;
 pub use acquire::{Acquire, acquire, acquire_all};
 pub use args::{CHANNEL_LEN_MAX, OWNER_LEN_MAX, RESERVED_PREFIX, VALUE_LEN_MAX, decimal};
 pub use commands::{
-    KeyAndOwner, Release, ReleaseAll, Renew, RenewAll, force, key, key_and_owner, list, nothing,
-    release, release_all, renew, renew_all,
+    Force, KeyAndOwner, Release, ReleaseAll, Renew, RenewAll, force, key, key_and_owner, list,
+    nothing, release, release_all, renew, renew_all,
 };
 pub use error::{ArgError, Sample, Shown};
 pub use options::NamedChannel;

@@ -55,6 +55,8 @@ pub enum Opt {
     Wait,
     Keep,
     All,
+    /// `PERMITS` of a release.
+    ReleasedPermits,
     Fence,
     Notify,
     Snotify,
@@ -216,7 +218,7 @@ impl Positional {
 impl Opt {
     /// All options, in the order of the help. Options that require or exclude
     /// another one come after it.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Shared,
         Self::Limit,
         Self::Permits,
@@ -224,6 +226,7 @@ impl Opt {
         Self::Wait,
         Self::Keep,
         Self::All,
+        Self::ReleasedPermits,
         Self::Fence,
         Self::Notify,
         Self::Snotify,
@@ -314,6 +317,19 @@ impl Opt {
                 needs: None,
                 excludes: None,
             },
+            Self::ReleasedPermits => &Spec {
+                token: "PERMITS",
+                name: "permits",
+                value: Value::Number {
+                    shown: "k",
+                    argument: "PERMITS",
+                    min: 1,
+                    max: Max::Of(PERMITS_MAX),
+                },
+                commands: &[Release],
+                needs: None,
+                excludes: Some(Self::All),
+            },
             Self::Fence => &Spec {
                 token: "FENCE",
                 name: "fence",
@@ -323,7 +339,7 @@ impl Opt {
                     min: 1,
                     max: Max::Of(Fence::MAX),
                 },
-                commands: &[Renew, Release, ReleaseAll],
+                commands: &[Renew, RenewAll, Release, ReleaseAll, Force],
                 needs: None,
                 excludes: None,
             },

@@ -108,7 +108,7 @@ fn losses_are_reported_in_pieces_and_all_before_the_next_grant() {
     let mut locks = Locks::default();
     let mut hold = many_watched(&mut locks);
     locks.begin_turn(PIECE);
-    let step = locks.force(at(1), KEY, &mut hold);
+    let step = locks.force(at(1), KEY, &mut hold, None);
     assert_eq!(step.reply, MANY as u64);
     let mut sent = step.effects.len();
     assert!((PIECE..MANY).contains(&sent), "{sent}");

@@ -34,7 +34,7 @@ fn closed_session_gets_no_loss_message_even_before_it_is_swept() {
     let mut locks = Locks::default();
     let mut hold = watched(&mut locks, "ann", 7);
     locks.session_closed(at(0), 7);
-    let step = locks.force(at(1), KEY, &mut hold);
+    let step = locks.force(at(1), KEY, &mut hold, None);
     assert_eq!(step.reply, 1);
     assert!(step.effects.is_empty());
     assert!(locks.next_due(at(1)).is_none());
@@ -421,7 +421,7 @@ fn cleared_queue_grants_no_earlier_request_and_keeps_later_ones() {
     locks.begin_turn(1);
     assert_eq!(locks.clear_queue(KEY).len(), 1, "the others later");
     locks.begin_turn(100);
-    let step = locks.force(at(1), KEY, &mut hold);
+    let step = locks.force(at(1), KEY, &mut hold, None);
     assert_eq!(step.reply, 1);
     assert!(step.effects.is_empty(), "nobody of them is served");
     notified(&mut locks, at(1), &hold, "bob", 9);

@@ -27,6 +27,7 @@ const fn release(key: usize, owner: usize) -> Operation {
         key,
         owner,
         all: true,
+        permits: None,
         under: None,
     }
 }
@@ -59,6 +60,7 @@ const EXCLUSIVE: [Operation; 11] = [
         key: 0,
         owner: 0,
         all: false,
+        permits: None,
         under: None,
     },
     release(0, 1),

@@ -163,15 +163,17 @@ impl Stage {
                     bind: None,
                     value: None,
                 };
-                let reply = driver.renew_all(&names(it.keys), it.owner, &renewal);
+                let reply = driver.renew_all(&names(it.keys), (it.owner, it.fence), &renewal);
                 (it.keys[0], reply)
             }
             "RELEASE" => {
                 let it = read(syntax::release(words))?;
-                (
-                    *it.key,
-                    driver.release(named(it.key), it.owner, it.all, it.fence),
-                )
+                let (name, owner, fence) = (named(it.key), it.owner, it.fence);
+                let reply = match it.permits {
+                    None => driver.release(name, owner, it.all, fence),
+                    Some(permits) => driver.release_permits(name, owner, permits, fence),
+                };
+                (*it.key, reply)
             }
             "MRELEASE" => {
                 let it = read(syntax::release_all(words))?;
@@ -187,8 +189,8 @@ impl Stage {
                 (*it.key, driver.cancel(named(it.key), it.owner, session))
             }
             "FORCE" => {
-                let (key, queue) = read(syntax::force(words))?;
-                (*key, driver.force(named(key), queue))
+                let it = read(syntax::force(words))?;
+                (*it.key, driver.force(named(it.key), it.queue, it.fence))
             }
             _ => return Err(BadCommand),
         };

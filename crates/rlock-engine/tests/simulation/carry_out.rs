@@ -173,7 +173,7 @@ impl Server {
         let (keys, owner) = (names(claims), claims.owner().as_str());
         match keys.as_slice() {
             [key] => read(self.core.renew(*key, owner, renewal)),
-            keys => match self.core.renew_all(keys, owner, renewal) {
+            keys => match self.core.renew_all(keys, (owner, None), renewal) {
                 messages::Reply::Number(held) if held == keys.len() as u64 => {
                     Ok(Reply::Fence(known))
                 }

@@ -42,7 +42,7 @@ impl World {
             Operation::Force { key } => {
                 self.take_away();
                 self.at_masters(|server| {
-                    server.core.force(name(KEYS[key]), false);
+                    server.core.force(name(KEYS[key]), false, None);
                 });
             }
             Operation::Cancel { actor } => self.cancels(actor),

@@ -32,9 +32,11 @@ impl Pair {
                 let reply = self.driver.cancel(name(key), owner, session);
                 (reply, self.model.cancel(key, owner, session))
             }
-            Operation::Force { key, queue } => {
-                let reply = self.driver.force(name(key), queue);
-                let expected = self.model.force(key, queue);
+            Operation::Force { key, queue, under } => {
+                let fences = under.map(|(owner, under)| self.under(under, key, OWNERS[owner]));
+                let (fence, expected) = fences.unzip();
+                let reply = self.driver.force(name(key), queue, fence);
+                let expected = self.model.force(key, queue, expected);
                 // Other keys of requests that have ended are left to the timer.
                 if queue {
                     self.driver.turn();
@@ -155,10 +157,13 @@ impl Pair {
                 set,
                 owner,
                 lease_ms,
+                under,
                 connection,
                 channel,
             } => {
                 let (owner, session) = (OWNERS[owner], self.sessions[connection]);
+                let fences = under.map(|it| self.under(it, SETS[set][0], owner));
+                let (fence, expected) = fences.unzip();
                 let renewal = Renewal {
                     lease_ms,
                     fence: None,
@@ -167,9 +172,10 @@ impl Pair {
                     bind: None,
                     value: None,
                 };
-                let reply = self.driver.renew_all(&names(set), owner, &renewal);
-                let renewed = renewed(&renewal, None);
-                (reply, self.model.renew_all(SETS[set], owner, &renewed))
+                let whose = (owner, fence);
+                let reply = self.driver.renew_all(&names(set), whose, &renewal);
+                let (renewed, whose) = (renewed(&renewal, None), (owner, expected));
+                (reply, self.model.renew_all(SETS[set], whose, &renewed))
             }
             _ => NOTHING,
         }
@@ -181,10 +187,16 @@ impl Pair {
                 key,
                 owner,
                 all,
+                permits,
                 under,
             } => {
                 let owner = OWNERS[owner];
                 let (fence, expected) = under.map(|it| self.under(it, key, owner)).unzip();
+                if let Some(permits) = permits {
+                    let (driver, model) = (&mut self.driver, &mut self.model);
+                    let reply = driver.release_permits(name(key), owner, permits, fence);
+                    return (reply, model.release_permits(key, owner, permits, expected));
+                }
                 let reply = self.driver.release(name(key), owner, all, fence);
                 (reply, self.model.release(key, owner, all, expected))
             }

@@ -99,6 +99,7 @@ impl Operation {
                 set,
                 owner,
                 lease_ms,
+                under: Under::decode(d),
                 connection,
                 channel: (e % 3 == 1).then_some(e / 3 % CHANNELS.len()),
             },
@@ -106,6 +107,7 @@ impl Operation {
                 key,
                 owner,
                 all: c % 3 == 1,
+                permits: [None, Some(1), Some(2), None, None, None][e % 6],
                 under: Under::decode(d),
             },
             36 | 37 => Self::ReleaseAll {
@@ -123,6 +125,7 @@ impl Operation {
             41 => Self::Force {
                 key,
                 queue: c % 2 == 0,
+                under: Under::decode(d).map(|under| (owner, under)),
             },
             42 => Self::Undeliver { recent: a % 4 },
             43 | 44 => Self::HangUp { recent: a % 6 },

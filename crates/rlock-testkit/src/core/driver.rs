@@ -154,6 +154,27 @@ impl Driver {
         })
     }
 
+    pub fn release_permits(
+        &mut self,
+        name: Name<'_>,
+        owner: &str,
+        permits: u32,
+        fence: Option<Fence>,
+    ) -> Reply<Fence> {
+        self.command(name, Some(owner), |driver, hold| {
+            let (now, owner) = (driver.now, owner.as_bytes());
+            let locks = &mut driver.locks;
+            match locks.release_permits(now, name, hold, owner, permits, fence) {
+                Ok(step) => {
+                    let announce = driver.perform(name, hold, step.effects, step.announce);
+                    let left = step.reply.map_or(Reply::Nil, |it| Reply::Number(it.into()));
+                    (left, announce)
+                }
+                Err(refusal) => (driver.refused(refusal), Announce::No),
+            }
+        })
+    }
+
     pub fn downgrade(&mut self, name: Name<'_>, owner: &str) -> Reply<Fence> {
         self.step(name, Some(owner), |locks, now, hold| {
             let step = locks.downgrade(now, name, hold, owner.as_bytes());
@@ -162,17 +183,29 @@ impl Driver {
         })
     }
 
-    pub fn force(&mut self, name: Name<'_>, queue: bool) -> Reply<Fence> {
+    pub fn force(&mut self, name: Name<'_>, queue: bool, fence: Option<Fence>) -> Reply<Fence> {
+        let orphan = self.store.orphan(self.now, name);
         if queue {
-            if self.store.load(self.now, name, None) == Hold::NoLock {
+            if orphan.is_none() && self.store.load(self.now, name, None) == Hold::NoLock {
                 return Reply::WRONG_TYPE;
             }
             for ended in self.locks.clear_queue(name) {
                 self.withdraw(&ended, None);
             }
         }
+        if let Some(orphan) = orphan {
+            if fence.is_some() && orphan.fence != fence {
+                return Reply::Number(0);
+            }
+            self.locks.note_orphan(self.now, name, orphan.fence);
+            self.store.delete(self.now, name);
+            return self.step(name, None, |locks, _, _| {
+                let step = locks.end_orphan(orphan.owners);
+                step.with(Reply::Number(orphan.owners))
+            });
+        }
         self.step(name, None, |locks, now, hold| {
-            let step = locks.force(now, name, hold);
+            let step = locks.force(now, name, hold, fence);
             let removed = step.reply;
             step.with(Reply::Number(removed))
         })
@@ -305,6 +338,7 @@ impl Driver {
             | Refusal::TooManyWatches { .. }
             | Refusal::TooManyShared { .. } => Error::QueueFull,
             Refusal::CountOverflow => Error::CountFull,
+            Refusal::TooManyPermits { .. } => Error::TooManyPermits,
             Refusal::OtherRequest { .. } => Error::OtherRequest,
             Refusal::PartlyHeld { .. } => Error::HeldInPart,
             Refusal::FenceTooLarge { .. } => Error::FenceTooLarge,

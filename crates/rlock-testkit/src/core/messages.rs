@@ -172,6 +172,7 @@ pub enum Error {
     QueueFull,
     /// The hold count is at its largest.
     CountFull,
+    TooManyPermits,
     /// The owner waits with another request.
     OtherRequest,
     /// The owner holds a part of several keys, or not all by one grant.

@@ -62,6 +62,7 @@ pub enum Operation {
         set: usize,
         owner: usize,
         lease_ms: u32,
+        under: Option<Under>,
         connection: usize,
         channel: Option<usize>,
     },
@@ -69,6 +70,8 @@ pub enum Operation {
         key: usize,
         owner: usize,
         all: bool,
+        /// Instead of entries.
+        permits: Option<u32>,
         under: Option<Under>,
     },
     ReleaseAll {
@@ -89,6 +92,8 @@ pub enum Operation {
     Force {
         key: usize,
         queue: bool,
+        /// The hold of this owner, if it is under this fence.
+        under: Option<(usize, Under)>,
     },
     /// The reply of a recent grant could not be written.
     Undeliver {
@@ -159,7 +164,7 @@ impl Asked {
     }
 }
 
-/// The fence that a release requires.
+/// The fence that a release, a renewal or a force requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Under {
     /// The hold's current fence.

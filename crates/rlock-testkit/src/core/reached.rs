@@ -66,6 +66,7 @@ impl Reply<Fence> {
                 Error::WrongType => "wrong type",
                 Error::QueueFull => "queue full",
                 Error::CountFull => "count full",
+                Error::TooManyPermits => "too many permits",
                 Error::OtherRequest => "other request",
                 Error::HeldInPart => "held in part",
                 Error::FenceTooLarge => "fence too large",

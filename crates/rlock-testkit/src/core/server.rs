@@ -355,10 +355,12 @@ impl Server {
                     bind: None,
                     value: None,
                 };
-                core.renew_all(&names(it.keys), it.owner, &renewal)
+                core.renew_all(&names(it.keys), (it.owner, it.fence), &renewal)
             }),
-            "RLOCK.RELEASE" => syntax::release(words)
-                .map(|it| core.release(name(it.key), it.owner, it.all, it.fence)),
+            "RLOCK.RELEASE" => syntax::release(words).map(|it| match it.permits {
+                None => core.release(name(it.key), it.owner, it.all, it.fence),
+                Some(permits) => core.release_permits(name(it.key), it.owner, permits, it.fence),
+            }),
             "RLOCK.MRELEASE" => syntax::release_all(words)
                 .map(|it| core.release_all(&names(it.keys), it.owner, it.all, it.fence)),
             "RLOCK.DOWNGRADE" => {
@@ -367,7 +369,9 @@ impl Server {
             "RLOCK.CANCEL" => {
                 syntax::key_and_owner(words).map(|it| core.cancel(name(it.key), it.owner, session))
             }
-            "RLOCK.FORCE" => syntax::force(words).map(|(key, queue)| core.force(name(key), queue)),
+            "RLOCK.FORCE" => {
+                syntax::force(words).map(|it| core.force(name(it.key), it.queue, it.fence))
+            }
             _ => Err(ArgError::Arity),
         }
     }

@@ -65,14 +65,15 @@ impl Driver {
     pub fn renew_all(
         &mut self,
         names: &[Name<'_>],
-        owner: &str,
+        (owner, fence): (&str, Option<Fence>),
         renewal: &Renewal<'_>,
     ) -> Reply<Fence> {
         self.commands(names, owner, |driver, opened| {
             let (now, most) = (driver.now, driver.limits.watches_max);
             let mut holds: Vec<Hold> = opened.iter_mut().map(|it| it.hold.take()).collect();
             let locks = &mut driver.locks;
-            let steps = locks.renew_all(now, names, &mut holds, owner.as_bytes(), renewal, most);
+            let whose = (owner.as_bytes(), fence);
+            let steps = locks.renew_all(now, names, &mut holds, whose, renewal, most);
             for (opened, hold) in opened.iter_mut().zip(holds) {
                 opened.hold = hold;
             }

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, ops::ControlFlow, sync::Arc};
 
 use rlock_core::{
     Fence, Hold, Holder, Holders, Name, Shared, Timestamp, VisitHolder, Who,
-    codec::{self, ExclusiveHolder, SharedHolders, SoleHolder},
+    codec::{self, ExclusiveHolder, Orphan, SharedHolders, SoleHolder},
 };
 
 use crate::core::{
@@ -133,6 +133,19 @@ impl Store {
             },
             value: held.value.clone(),
         }
+    }
+
+    /// The hash of the module that a key holds, although it is no lock.
+    pub fn orphan(&self, now: Timestamp, name: Name<'_>) -> Option<Orphan> {
+        let stored = self.get(now, name).filter(|it| it.held().is_none())?;
+        let Value::Hash(fields) = &stored.value else {
+            return None;
+        };
+        let mut orphan = Orphan::default();
+        fields
+            .iter()
+            .for_each(|(name, value)| orphan.add(name.as_bytes(), value.as_bytes()));
+        orphan.found()
     }
 
     /// When the first key that is not a lock expires. An event reports this; no

@@ -87,6 +87,16 @@ impl Data {
         }
     }
 
+    /// The hash, if it belongs to the module although it is no lock.
+    pub fn orphan(&self) -> Option<&Hash> {
+        match self {
+            Self::Hash(hash) if !hash.is_lock() => {
+                Some(hash).filter(|hash| hash.fence.is_some() || hash.is_shared())
+            }
+            _ => None,
+        }
+    }
+
     /// Whether it is not a lock, not even a free one.
     pub fn is_other(&self) -> bool {
         *self != Self::Absent && self.lock().is_none()

@@ -57,22 +57,25 @@ impl Model {
         keys.iter().copied().find(|at| !alike(at))
     }
 
-    pub fn renew_all(&mut self, keys: &[usize], owner: &str, renewed: &Renewed) -> Reply<u64> {
+    pub fn renew_all(
+        &mut self,
+        keys: &[usize],
+        (owner, fence): (&str, Option<u64>),
+        renewed: &Renewed,
+    ) -> Reply<u64> {
         if !self.are_locks(keys) {
             return self.done(Reply::WRONG_TYPE);
         }
-        if self.lacks_watches_to_renew(keys, owner, renewed) {
+        let mut renewable = keys.to_vec();
+        renewable.retain(|at| self.holds_under(*at, owner, fence));
+        if self.lacks_watches_to_renew(&renewable, owner, renewed) {
             return self.done(Reply::QUEUE_FULL);
         }
-        let mut held = 0;
-        for at in keys {
-            if self.holds(*at, owner) {
-                self.renew_held(*at, owner, renewed);
-                held += 1;
-            }
+        for at in &renewable {
+            self.renew_held(*at, owner, renewed);
         }
         self.settle_all();
-        Reply::Number(held)
+        Reply::Number(renewable.len() as u64)
     }
 
     pub fn release_all(

@@ -1,6 +1,6 @@
 //! Renewing a hold, and releasing it.
 
-use super::{Data, Model, Renewed};
+use super::{Data, Hash, Model, Renewed};
 use crate::core::messages::{Error, Reply};
 
 impl Model {
@@ -55,24 +55,64 @@ impl Model {
 
     pub fn release(&mut self, at: usize, owner: &str, all: bool, fence: Option<u64>) -> Reply<u64> {
         let held = self.is_held(at);
-        self.settle(at);
-        let data = &self.locks[at].data;
-        if data.is_other() {
-            return Reply::WRONG_TYPE;
-        }
-        if data.holder(owner).is_none() {
-            return self.done(Reply::Nil);
-        }
-        if !self.holds_under(at, owner, fence) {
-            self.event("release", "of another fence");
-            return self.done(Reply::Nil);
-        }
-        if fence.is_some() {
-            self.event("release", "of this fence");
+        if let Some(reply) = self.nothing_to_release(at, owner, fence) {
+            return reply;
         }
         let left = self.release_held(at, owner, all, held);
         self.settle_all();
         Reply::Number(left.into())
+    }
+
+    pub fn release_permits(
+        &mut self,
+        at: usize,
+        owner: &str,
+        permits: u32,
+        fence: Option<u64>,
+    ) -> Reply<u64> {
+        let held = self.is_held(at);
+        if let Some(reply) = self.nothing_to_release(at, owner, fence) {
+            return reply;
+        }
+        let holder = self.locks[at].data.holder_mut(owner).expect("it holds");
+        if permits > holder.permits {
+            return self.done(Reply::Error(Error::TooManyPermits));
+        }
+        let left = if permits < holder.permits {
+            holder.permits -= permits;
+            let count = holder.count;
+            self.event("release", "of some permits");
+            count
+        } else {
+            self.release_held(at, owner, true, held)
+        };
+        self.settle_all();
+        Reply::Number(left.into())
+    }
+
+    /// The reply to a release if there is nothing to release.
+    fn nothing_to_release(
+        &mut self,
+        at: usize,
+        owner: &str,
+        fence: Option<u64>,
+    ) -> Option<Reply<u64>> {
+        self.settle(at);
+        let data = &self.locks[at].data;
+        if data.is_other() {
+            return Some(Reply::WRONG_TYPE);
+        }
+        if data.holder(owner).is_none() {
+            return Some(self.done(Reply::Nil));
+        }
+        if !self.holds_under(at, owner, fence) {
+            self.event("release", "of another fence");
+            return Some(self.done(Reply::Nil));
+        }
+        if fence.is_some() {
+            self.event("release", "of this fence");
+        }
+        None
     }
 
     /// Releases a hold; returns the remaining count.
@@ -133,28 +173,53 @@ impl Model {
         Reply::Number(taken)
     }
 
-    pub fn force(&mut self, at: usize, queue: bool) -> Reply<u64> {
+    pub fn force(&mut self, at: usize, queue: bool, fence: Option<u64>) -> Reply<u64> {
         let held = self.is_held(at);
+        let orphan = self.locks[at].data.orphan().cloned();
         if queue {
-            if self.locks[at].data.is_other() {
+            if orphan.is_none() && self.locks[at].data.is_other() {
                 return Reply::WRONG_TYPE;
             }
             self.clear_queue(at);
+        }
+        if let Some(orphan) = orphan {
+            return self.end_orphan(at, &orphan, fence);
         }
         self.settle(at);
         let data = &self.locks[at].data;
         if data.is_other() {
             return Reply::WRONG_TYPE;
         }
-        let removed = data.holders().len() as u64;
-        if removed > 0 {
-            self.counters.force_releases += removed;
-            self.locks[at].seen_end = None;
-            self.locks[at].data = Data::Absent;
+        let holders = data.holders().iter();
+        let ended = holders.filter(|it| fence.is_none() || it.fence == fence);
+        let ended: Vec<String> = ended.map(|it| it.owner.clone()).collect();
+        for owner in &ended {
+            self.counters.force_releases += 1;
+            self.end_hold(at, owner);
             self.locks[at].owes_message |= held;
         }
+        if fence.is_some() && !ended.is_empty() {
+            self.event("force", "of this fence");
+        }
         self.settle_all();
-        Reply::Number(removed)
+        Reply::Number(ended.len() as u64)
+    }
+
+    /// Deletes a hash of the module that is no lock any more.
+    fn end_orphan(&mut self, at: usize, orphan: &Hash, fence: Option<u64>) -> Reply<u64> {
+        if fence.is_some() && orphan.fence != fence {
+            return self.done(Reply::Number(0));
+        }
+        self.event("force", "an orphan");
+        if let Some(fence) = orphan.fence {
+            self.note_fence(at, fence);
+        }
+        let owners = orphan.holders.len() as u64;
+        self.counters.force_releases += owners;
+        self.locks[at].data = Data::Absent;
+        self.locks[at].owes_message = true;
+        self.settle(at);
+        self.done(Reply::Number(owners))
     }
 
     pub(super) fn is_held(&mut self, at: usize) -> bool {
