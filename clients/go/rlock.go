@@ -97,7 +97,7 @@ func (t *terms) millis(name string, d time.Duration, to *uint64) {
 	*to = millisOr(d, 0)
 }
 
-// Lease sets how long others wait after this process has died: 1 ms to 30 days, and at most the server's limit. The client
+// Lease sets how long others wait after this process has died: 3 ms to 30 days, and at most the server's limit. The client
 // renews it every third of this time. Default 30 s.
 func Lease(d time.Duration) Option { return func(t *terms) { t.millis("Lease", d, &t.lease) } }
 

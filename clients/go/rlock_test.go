@@ -178,7 +178,7 @@ func TestTerms(t *testing.T) {
 	is(t, err, ErrOutOfRange)
 	_, err = c.Lock(background, "x", Replicas(5))
 	is(t, err, ErrNotReplicated)
-	ignored := must(c.Lock(background, "ignored", FixedLease(time.Millisecond), IgnoreLoss()))(t)
+	ignored := must(c.Lock(background, "ignored", FixedLease(3*time.Millisecond), IgnoreLoss()))(t)
 	time.Sleep(5 * time.Millisecond)
 	done(t, ignored.Release(background))
 }
@@ -193,7 +193,7 @@ func TestBadArguments(t *testing.T) {
 	isTrue(t, err != nil && strings.Contains(err.Error(), "RetryTimeout is -1ns"), err)
 	c := connect(t, "redis://127.0.0.1:1", Options{})
 	for named, options := range map[string][]Option{
-		"lease is ":             {Lease(0)},
+		"lease is 2ms":          {Lease(2 * time.Millisecond)},
 		"Wait is -1ns":          {Wait(-1)},
 		"MaxHold is -1s":        {MaxHold(-time.Second)},
 		"permits is 3":          {Permits(3, 2)},
@@ -204,7 +204,7 @@ func TestBadArguments(t *testing.T) {
 		is(t, err, ErrOutOfRange)
 		isTrue(t, strings.Contains(err.Error(), named), err)
 	}
-	for _, keys := range [][]string{nil, {"a", "a"}} {
+	for _, keys := range [][]string{nil, {""}, {"a", "a"}} {
 		_, err := c.LockAll(background, keys)
 		is(t, err, ErrOutOfRange)
 	}

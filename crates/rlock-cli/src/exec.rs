@@ -11,13 +11,14 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, Instant};
 
+use clap::builder::{OsStringValueParser, TypedValueParser as _};
 use rlock_client::{Client, Error, Guard, Held, Loss, Quorum, Terms};
 use serde_json::json;
 
 use crate::address::{Address, Place};
 use crate::failure::{Code, Failure};
 use crate::output::Output;
-use crate::readable::{from_millisecond, from_zero, printable};
+use crate::readable::{from_millisecond, from_zero, key, lease, printable};
 use crate::signals::{Received, Signals};
 
 use child::Child;
@@ -50,6 +51,7 @@ rlock exec [OPTIONS] <KEY> -- <COMMAND> [ARGS]...
 #[command(override_usage = USAGE)]
 pub(crate) struct Exec {
     /// The lock.
+    #[arg(value_parser = OsStringValueParser::new().try_map(key))]
     key: OsString,
 
     /// How long to wait for the lock; 0 does not wait [default: without limit]
@@ -62,7 +64,7 @@ pub(crate) struct Exec {
 
     /// How long the lock outlives rlock if rlock is killed or loses its
     /// connection. rlock renews the lock every third of this time.
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = from_millisecond)]
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = lease)]
     lease: Duration,
 
     /// Keep the lock for at least this long after its grant, even if the

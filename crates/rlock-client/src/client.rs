@@ -118,7 +118,9 @@ impl Client {
     /// The lock at `key`, with a lease of 30 s that the watchdog renews.
     ///
     /// This sends nothing. A key may be any bytes, and names the same lock for
-    /// every client of the same database.
+    /// every client of the same database. Each call that would take the lock of
+    /// an empty key fails with [`Error::OutOfRange`]: usually a variable was not
+    /// set.
     ///
     /// # Examples
     ///

@@ -15,7 +15,7 @@ use rlock_engine::engine::claims::{self, Claims, Owner};
 use rlock_engine::engine::instant::Instant;
 use rlock_engine::engine::node::{Node, slot_of};
 use rlock_engine::engine::proof::Proof;
-use rlock_engine::engine::terms::{Ask, Queueing, Terms, Value, whole_ms};
+use rlock_engine::engine::terms::{Ask, Queueing, Terms, Value, lease_ms};
 use rlock_engine::engine::{self, Event as Engine, Id, Outcome, pause};
 use rlock_engine::error::{Error, Loss};
 use rlock_engine::servers::Servers;
@@ -297,7 +297,7 @@ impl Machine {
                 let (guard, lease) = (reader.u64()?, Duration::from_millis(reader.u64()?));
                 reader.end()?;
                 self.change(now, call, guard, output, |part, hold| {
-                    let lease = whole_ms("lease", lease)?;
+                    let lease = lease_ms("lease", lease)?;
                     let call = part;
                     Ok(Engine::Extend { call, hold, lease })
                 });

@@ -110,6 +110,13 @@ async fn durations_out_of_range_are_refused_before_anything_is_sent() {
         build(Duration::MAX),
         Err(Error::OutOfRange { .. })
     ));
+    // Its guard would never be valid.
+    let short = build(Duration::from_millis(2)).unwrap_err().to_string();
+    assert_eq!(short, "lease is 2ms, it must be from 3 ms to 30 days");
+    let guard = client.mutex("k").lock().await.unwrap();
+    let short = guard.extend(Duration::from_millis(2)).await;
+    assert!(matches!(short, Err(Error::OutOfRange { .. })));
+    guard.release().await.unwrap();
     let too_long = client.mutex("k").lock_timeout(Duration::MAX).await;
     assert!(matches!(
         too_long,
@@ -122,6 +129,29 @@ async fn durations_out_of_range_are_refused_before_anything_is_sent() {
     let month = build(Duration::from_secs(30 * 24 * 3600)).unwrap();
     let month = client.mutex("k").with(month);
     assert!(matches!(month.lock().await, Err(Error::Refused(_))));
+}
+
+/// Usually it is a variable that was not set.
+#[tokio::test]
+async fn an_empty_key_is_refused_for_every_kind_of_lock() {
+    let server = Server::start().await;
+    let client = server.client().await;
+    let refused = [
+        client.mutex("").lock().await.unwrap_err(),
+        client.mutex("").try_lock().await.unwrap_err(),
+        client.rwlock("").read().await.unwrap_err(),
+        client.semaphore("", 2).acquire().await.unwrap_err(),
+        client.election("").campaign("a").await.unwrap_err(),
+        client.multi(["k", ""]).lock().await.unwrap_err(),
+    ];
+    for error in refused {
+        assert_eq!(
+            error.to_string(),
+            "key is empty, it must be at least 1 byte"
+        );
+    }
+    // Other programs may hold it, so it can be asked about.
+    assert_eq!(client.mutex("").info().await.unwrap().queued, 0);
 }
 
 #[tokio::test]
