@@ -39,7 +39,8 @@ pub(crate) struct Elect {
     value: OsString,
 
     /// After a loss, which ends the command, campaign again,
-    /// until the command ends by itself.
+    /// until the command ends by itself. After a brief leadership there
+    /// is a pause first, of up to 10 s.
     #[arg(long)]
     again: bool,
 

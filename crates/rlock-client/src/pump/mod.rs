@@ -247,7 +247,9 @@ impl State {
             Note::Lost { address } => tracing::warn!(address, "connection to the server lost"),
             Note::Silent => tracing::warn!("the connection is silent"),
             Note::NamedElsewhere => tracing::info!("the Sentinels name another server"),
-            Note::NotRenewed { key, .. } => tracing::warn!(key, "{warning}"),
+            Note::NotRenewed { key, reason } => {
+                tracing::warn!(target: "rlock_client::renewal", key, reason, "{warning}");
+            }
             Note::UnknownMessage(message) => {
                 let message = String::from_utf8_lossy(message);
                 tracing::warn!(%message, "unknown message");
