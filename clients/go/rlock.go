@@ -58,6 +58,7 @@ var (
 	ErrNotALock      = &Error{Code: "NotALock", Message: "the key holds something that is not a lock"}
 	ErrOutOfMemory   = &Error{Code: "OutOfMemory", Message: "the server is out of memory"}
 	ErrRefused       = &Error{Code: "Refused", Message: "the server refused the request"}
+	ErrNotReleased   = &Error{Code: "NotReleased", Message: "the server refused to release locks"}
 	ErrProtocol      = &Error{Code: "Protocol", Message: "the server's answer has an unexpected form"}
 	ErrClosed        = &Error{Code: "Closed", Message: "the client has been closed"}
 )

@@ -183,6 +183,18 @@ func TestTerms(t *testing.T) {
 	done(t, ignored.Release(background))
 }
 
+// TestCloseReports: a release that the server refuses is an error of Close.
+func TestCloseReports(t *testing.T) {
+	t.Parallel()
+	s := start(t, "one")
+	ask(t, s.port(), "ACL", "SETUSER", "app", "on", ">p", "~*", "&*", "+@all", "-rlock.release")
+	c := must(NewClient(fmt.Sprintf("redis://app:p@127.0.0.1:%d", s.port()), Options{}))(t)
+	must(c.Lock(background, "k", IgnoreLoss()))(t)
+	err := c.Close(background)
+	is(t, err, ErrNotReleased)
+	isTrue(t, strings.Contains(err.Error(), "k was not released: not permitted"), err)
+}
+
 func TestBadArguments(t *testing.T) {
 	t.Parallel()
 	for _, url := range []string{"http://x", "redis://", "redis://127.0.0.1:x"} {

@@ -306,7 +306,7 @@ enum Servers {
 
 impl Servers {
     /// Waits until nothing is left to release or withdraw.
-    async fn flush(&self) {
+    async fn flush(&self) -> Result<(), Error> {
         match self {
             Self::One(client) => client.flush().await,
             Self::Quorum(quorum) => quorum.flush().await,

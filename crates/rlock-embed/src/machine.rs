@@ -811,7 +811,7 @@ impl Machine {
             Action::Resolve { call, outcome } => self.resolved(now, call, outcome, output),
             Action::Over { proof, why } => self.over(&proof, why, output),
             Action::Observed { observer, change } => self.observed(observer, change, output),
-            Action::Flushed { flush } => self.part_is_done(flush, None, output),
+            Action::Flushed { flush, failed } => self.part_is_done(flush, failed, output),
             Action::Note(note) => {
                 let (level, text) = described(&note);
                 output.note(level, &text);
@@ -1097,7 +1097,8 @@ fn described(note: &Note) -> (u8, String) {
     match note {
         Note::NotConnected { is_news: true, .. }
         | Note::NoRoutes { is_news: true, .. }
-        | Note::NotRenewed { .. } => (2, warning),
+        | Note::NotRenewed { .. }
+        | Note::NotReleased { .. } => (2, warning),
         Note::Connected { address } => (1, format!("connected to the server at {address}")),
         Note::NotConnected { failure, .. } => {
             (0, format!("no connection to the server yet: {failure}"))

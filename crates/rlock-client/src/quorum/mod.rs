@@ -201,21 +201,28 @@ impl Quorum {
     /// Waits until the background has nothing left to release or withdraw, at
     /// the members that can be reached. Call this before the end of a process.
     ///
+    /// # Errors
+    ///
+    /// The error of the first member that has one, as for
+    /// [`Client::flush`](crate::Client::flush).
+    ///
     /// # Cancel safety
     ///
     /// Safe: the work goes on.
-    pub async fn flush(&self) {
+    pub async fn flush(&self) -> Result<(), Error> {
+        let mut outcome = Ok(());
         while self.members.unheard.load(Ordering::Acquire) > 0 {
             tokio::task::yield_now().await;
         }
         for member in &self.members.all {
             if member.is_connected() {
                 tokio::select! {
-                    () = member.client.flush() => {}
+                    flushed = member.client.flush() => outcome = outcome.and(flushed),
                     () = member.gone() => {}
                 }
             }
         }
+        outcome
     }
 }
 

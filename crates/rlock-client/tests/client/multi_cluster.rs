@@ -54,7 +54,7 @@ async fn what_was_taken_is_given_back_if_one_cannot_be_had() {
     assert!(multi.try_lock().await.unwrap().is_none());
     let wait = Duration::from_millis(50);
     assert!(multi.lock_timeout(wait).await.unwrap().is_none());
-    client.flush().await;
+    client.flush().await.unwrap();
     for key in ["a", "c"] {
         assert!(!client.mutex(key).is_locked().await.unwrap());
     }
@@ -62,7 +62,7 @@ async fn what_was_taken_is_given_back_if_one_cannot_be_had() {
     let _: () = server.admin().await.run("SET c value").await;
     drop(held);
     assert!(matches!(multi.lock().await, Err(Error::NotALock(_))));
-    client.flush().await;
+    client.flush().await.unwrap();
     assert!(!client.mutex("a").is_locked().await.unwrap());
 }
 
