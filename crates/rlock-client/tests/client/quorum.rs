@@ -286,6 +286,19 @@ async fn an_address_that_is_not_of_one_server_is_refused_as_that_member() {
 }
 
 #[tokio::test]
+async fn an_empty_key_is_refused() {
+    let quorum = Quorum::connect(Members::start(3).await.urls()).await;
+    let error = quorum.unwrap().mutex("").try_lock().await.unwrap_err();
+    assert!(matches!(
+        error,
+        Error::OutOfRange {
+            argument: "key",
+            ..
+        }
+    ));
+}
+
+#[tokio::test]
 async fn a_lease_above_the_grace_of_a_member_is_refused() {
     let members = Members::start(2).await;
     let forgetful = with_grace(0).start_async().await;
