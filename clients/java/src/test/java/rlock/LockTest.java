@@ -164,7 +164,7 @@ class LockTest {
             var most = client.getLock("most").with(standard.lease(millis(300)).maxHold(millis(700))).acquire();
             var bound = client.getLock("bound").with(standard.bound(SECOND)).acquire();
             var known = client.getLock("known").with(standard.replicas(1)).acquire();
-            var ignored = client.getLock("ignored").with(standard.fixedLease(millis(1)).ignoringLoss()).acquire();
+            var ignored = client.getLock("ignored").with(standard.fixedLease(millis(3)).ignoringLoss()).acquire();
             pause(400);
             ignored.close();
             assertThrows(LostException.class, fixed::check);
