@@ -292,7 +292,8 @@ func (c *Client) ask(ctx context.Context, key string, changes bool, command stri
 }
 
 // Close ends all waits with ErrClosed, releases all holds, and closes the connections. It waits for the servers until the
-// context ends, and then returns its cause.
+// context ends, and then returns its cause. If the server refuses to release some of them, it returns ErrNotReleased: they
+// become free when their leases end.
 func (c *Client) Close(ctx context.Context) error {
 	c.mu.Lock()
 	if c.isClosed {

@@ -58,6 +58,7 @@ var (
 	ErrNotALock      = &Error{Code: "NotALock", Message: "the key holds something that is not a lock"}
 	ErrOutOfMemory   = &Error{Code: "OutOfMemory", Message: "the server is out of memory"}
 	ErrRefused       = &Error{Code: "Refused", Message: "the server refused the request"}
+	ErrNotReleased   = &Error{Code: "NotReleased", Message: "the server refused to release locks"}
 	ErrProtocol      = &Error{Code: "Protocol", Message: "the server's answer has an unexpected form"}
 	ErrClosed        = &Error{Code: "Closed", Message: "the client has been closed"}
 )
@@ -97,7 +98,7 @@ func (t *terms) millis(name string, d time.Duration, to *uint64) {
 	*to = millisOr(d, 0)
 }
 
-// Lease sets how long others wait after this process has died: 1 ms to 30 days, and at most the server's limit. The client
+// Lease sets how long others wait after this process has died: 3 ms to 30 days, and at most the server's limit. The client
 // renews it every third of this time. Default 30 s.
 func Lease(d time.Duration) Option { return func(t *terms) { t.millis("Lease", d, &t.lease) } }
 

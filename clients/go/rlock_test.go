@@ -178,9 +178,21 @@ func TestTerms(t *testing.T) {
 	is(t, err, ErrOutOfRange)
 	_, err = c.Lock(background, "x", Replicas(5))
 	is(t, err, ErrNotReplicated)
-	ignored := must(c.Lock(background, "ignored", FixedLease(time.Millisecond), IgnoreLoss()))(t)
+	ignored := must(c.Lock(background, "ignored", FixedLease(3*time.Millisecond), IgnoreLoss()))(t)
 	time.Sleep(5 * time.Millisecond)
 	done(t, ignored.Release(background))
+}
+
+// TestCloseReports: a release that the server refuses is an error of Close.
+func TestCloseReports(t *testing.T) {
+	t.Parallel()
+	s := start(t, "one")
+	ask(t, s.port(), "ACL", "SETUSER", "app", "on", ">p", "~*", "&*", "+@all", "-rlock.release")
+	c := must(NewClient(fmt.Sprintf("redis://app:p@127.0.0.1:%d", s.port()), Options{}))(t)
+	must(c.Lock(background, "k", IgnoreLoss()))(t)
+	err := c.Close(background)
+	is(t, err, ErrNotReleased)
+	isTrue(t, strings.Contains(err.Error(), "k was not released: not permitted"), err)
 }
 
 func TestBadArguments(t *testing.T) {
@@ -193,7 +205,7 @@ func TestBadArguments(t *testing.T) {
 	isTrue(t, err != nil && strings.Contains(err.Error(), "RetryTimeout is -1ns"), err)
 	c := connect(t, "redis://127.0.0.1:1", Options{})
 	for named, options := range map[string][]Option{
-		"lease is ":             {Lease(0)},
+		"lease is 2ms":          {Lease(2 * time.Millisecond)},
 		"Wait is -1ns":          {Wait(-1)},
 		"MaxHold is -1s":        {MaxHold(-time.Second)},
 		"permits is 3":          {Permits(3, 2)},
@@ -204,7 +216,7 @@ func TestBadArguments(t *testing.T) {
 		is(t, err, ErrOutOfRange)
 		isTrue(t, strings.Contains(err.Error(), named), err)
 	}
-	for _, keys := range [][]string{nil, {"a", "a"}} {
+	for _, keys := range [][]string{nil, {""}, {"a", "a"}} {
 		_, err := c.LockAll(background, keys)
 		is(t, err, ErrOutOfRange)
 	}

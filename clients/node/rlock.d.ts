@@ -41,7 +41,7 @@ export interface LockOptions {
   wait?: number;
   /** Ends the wait: the call rejects with the signal's reason at once, and the client withdraws the request. */
   signal?: AbortSignal;
-  /** How long others wait after this process has died: 1 ms to 30 days, and at most the server's limit. Default 30,000. */
+  /** How long others wait after this process has died: 3 ms to 30 days, and at most the server's limit. Default 30,000. */
   lease?: number;
   /** Whether the client renews the lease, every third of it. Default true. Otherwise the lock is lost when the lease ends. */
   renew?: boolean;

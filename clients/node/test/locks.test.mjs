@@ -108,7 +108,8 @@ test('bad arguments are named, and nothing is sent', async t => {
   assert.throws(() => new Client(undefined, { responseTimeout: -1 }), /responseTimeout is -1/);
   await assert.rejects(async () => client.lock(42), /key is 42/);
   for (const [call, named] of [
-    [() => client.lock('k', { lease: 0 }), /^lease is /],
+    [() => client.lock('', {}), /^key is empty/],
+    [() => client.lock('k', { lease: 2 }), /^lease is 2ms/],
     [() => client.lock('k', { wait: -1 }), /^wait is -1/],
     [() => client.lock('k', { maxHold: NaN }), /^maxHold is NaN/],
     [() => client.acquire('k', 2, { permits: 3 }), /^permits is 3/],

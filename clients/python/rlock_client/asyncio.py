@@ -99,7 +99,8 @@ class _Host(Host):
         finally:
             self.step(bytes([wire.CLOSED]))
             self.end()
-            flush.cancel()
+            if not flush.cancel() and not flush.cancelled():
+                flush.exception()  # The client has logged it.
             if self.timer:
                 self.timer.cancel()
 

@@ -45,7 +45,7 @@ def test_a_lock(client, server, key):
     "terms, code",
     [
         ({"wait": -1}, "OutOfRange"),
-        ({"lease": 0}, "OutOfRange"),
+        ({"lease": 0.002}, "OutOfRange"),
         ({"limit": 2, "permits": 3}, "OutOfRange"),
         ({"limit": 2, "shared": True}, "OutOfRange"),
         ({"replicas": 70000}, "OutOfRange"),
@@ -58,6 +58,8 @@ def test_what_is_refused(client, server, key, terms, code):
     assert refused.value.code == code
     assert isinstance(refused.value, ValueError) == (code == "OutOfRange")
     until(lambda: server.is_free(key), "free")
+    with pytest.raises(rlock_client.OutOfRange, match="key is empty"):
+        client.lock("").acquire()
 
 
 def test_kinds(client, server, key):

@@ -129,6 +129,21 @@ impl Address {
         masters.await.map_err(|error| self.failure(&error))
     }
 
+    /// A single server with the same login, such as a replica, for questions
+    /// that are not about locks.
+    pub(crate) async fn single(&self, host: &str, port: u16) -> Result<Master, Failure> {
+        let servers = self.servers()?;
+        let one = Servers::One {
+            address: servers.at(host, port),
+            login: servers.login().clone(),
+        };
+        let settings = self.builder.clone().retry_timeout(RETRY_TIMEOUT);
+        let found = probe::masters(settings, one).await;
+        let found = found.map_err(|error| self.failure(&error))?;
+        let missing = || Failure::new(Code::Internal, "no server at its own address");
+        found.into_iter().next().ok_or_else(missing)
+    }
+
     /// Whether Sentinels or a cluster replace an unreachable master.
     pub(crate) fn has_fail_over(&self) -> bool {
         !matches!(self.place, Place::Servers(Servers::One { .. }))

@@ -21,7 +21,8 @@ use report::{Finding, Master, Report, Severity};
 /// Finds risks to locks on these servers, and says what to do about them
 ///
 /// Examines eviction, persistence and startup grace, replicas, the clock, connection limits, access
-/// rights, and versions with known defects; in a cluster on all masters. Changes nothing. Exits
+/// rights, and versions with known defects; in a cluster on all masters. Of replicas it only
+/// compares the module's build. Changes nothing. Exits
 /// with code 1 if there is a problem; warnings and notes do not count.
 ///
 /// Warns of checks that the user's rights do not allow. It needs the ACL rules
@@ -44,7 +45,7 @@ pub(crate) async fn run(_: &Doctor, address: &Address, output: Output) -> Result
         .map(|it| it.address().to_owned())
         .zip(answers)
         .collect();
-    let builds: Vec<_> = masters.iter().filter_map(build).collect();
+    let builds = builds(&masters, address).await;
     let masters = masters.iter().map(|(address, answer)| {
         let findings = match answer {
             Ok(facts) => checks::findings(facts, has_fail_over, &builds),
@@ -63,10 +64,26 @@ pub(crate) async fn run(_: &Doctor, address: &Address, output: Output) -> Result
     Ok(u8::from(report.problems > 0))
 }
 
-/// The build of the module at a master: its address, and version and commit.
-fn build((address, answer): &(String, Result<Facts, Error>)) -> Option<(&str, String)> {
-    let build = answer.as_ref().ok()?.build()?;
-    Some((address, build))
+/// The builds of the module at the masters and their replicas, by address.
+/// Servers that do not answer are left out.
+async fn builds(
+    masters: &[(String, Result<Facts, Error>)],
+    address: &Address,
+) -> Vec<(String, String)> {
+    let known = masters
+        .iter()
+        .filter_map(|(address, answer)| Some((address, answer.as_ref().ok()?)));
+    let replicas = known
+        .clone()
+        .flat_map(|(_, facts)| facts.replica_addresses());
+    let replicas = replicas.map(async |(host, port)| {
+        let replica = address.single(host, port).await.ok()?;
+        let build = facts::build_at(&replica).await?;
+        Some((replica.address().to_owned(), build))
+    });
+    let replicas = join_all(replicas).await;
+    let builds = known.filter_map(|(address, facts)| Some((address.clone(), facts.build()?)));
+    builds.chain(replicas.into_iter().flatten()).collect()
 }
 
 fn unreachable(error: &Error) -> Finding {

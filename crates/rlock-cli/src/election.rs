@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
+use clap::builder::{OsStringValueParser, TypedValueParser as _};
 use rlock_client::Change;
 use serde_json::json;
 
@@ -12,7 +13,7 @@ use crate::address::Address;
 use crate::exec::{self, Exec};
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::readable::{from_millisecond, from_zero, printable};
+use crate::readable::{from_zero, key, lease, printable};
 
 /// Both forms. The second line is indented like the first behind `Usage: `.
 const USAGE: &str = "\
@@ -29,7 +30,7 @@ rlock elect [OPTIONS] --value <VALUE> <NAME> -- <COMMAND> [ARGS]...
 #[command(override_usage = USAGE)]
 pub(crate) struct Elect {
     /// The election: the key of its lock.
-    #[arg(value_name = "NAME")]
+    #[arg(value_name = "NAME", value_parser = OsStringValueParser::new().try_map(key))]
     name: OsString,
 
     /// The value to publish while it leads, for example its address: up to
@@ -38,7 +39,8 @@ pub(crate) struct Elect {
     value: OsString,
 
     /// After a loss, which ends the command, campaign again,
-    /// until the command ends by itself.
+    /// until the command ends by itself. After a brief leadership there
+    /// is a pause first, of up to 10 s.
     #[arg(long)]
     again: bool,
 
@@ -48,7 +50,7 @@ pub(crate) struct Elect {
 
     /// How long the leadership outlives rlock if rlock is killed or loses its connection.
     /// rlock renews it every third of this time.
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = from_millisecond)]
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = lease)]
     lease: Duration,
 
     /// Bind the leadership to rlock's connection: when the connection ends, the next

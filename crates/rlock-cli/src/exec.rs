@@ -5,22 +5,25 @@
 //! releases the lock before it exits.
 
 mod child;
+mod refusals;
 
 use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, Instant};
 
+use clap::builder::{OsStringValueParser, TypedValueParser as _};
 use rlock_client::{Client, Error, Guard, Held, Loss, Quorum, Terms};
 use serde_json::json;
 
 use crate::address::{Address, Place};
 use crate::failure::{Code, Failure};
 use crate::output::Output;
-use crate::readable::{from_millisecond, from_zero, printable};
+use crate::readable::{from_millisecond, from_zero, key, lease, printable};
 use crate::signals::{Received, Signals};
 
 use child::Child;
+use refusals::Refusals;
 
 /// The limit for releases and withdrawals that still run at the end.
 const CLEANUP_MAX: Duration = Duration::from_secs(2);
@@ -28,6 +31,12 @@ const CLEANUP_MAX: Duration = Duration::from_secs(2);
 const CONNECT_MIN: Duration = Duration::from_secs(1);
 /// The limit for the question who holds a lock that was not granted.
 const HOLDER_MAX: Duration = Duration::from_secs(1);
+
+/// The pauses before a new campaign begin with this, and double each time.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+/// The longest pause before a new campaign. There is none after a leadership
+/// that lasted this long.
+const PAUSE_MAX: Duration = Duration::from_secs(10);
 
 /// The default exit code if the lock is not granted within the wait.
 const NOT_GRANTED: u8 = 124;
@@ -50,6 +59,7 @@ rlock exec [OPTIONS] <KEY> -- <COMMAND> [ARGS]...
 #[command(override_usage = USAGE)]
 pub(crate) struct Exec {
     /// The lock.
+    #[arg(value_parser = OsStringValueParser::new().try_map(key))]
     key: OsString,
 
     /// How long to wait for the lock; 0 does not wait [default: without limit]
@@ -62,7 +72,7 @@ pub(crate) struct Exec {
 
     /// How long the lock outlives rlock if rlock is killed or loses its
     /// connection. rlock renews the lock every third of this time.
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = from_millisecond)]
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = lease)]
     lease: Duration,
 
     /// Keep the lock for at least this long after its grant, even if the
@@ -241,6 +251,7 @@ pub(crate) async fn run(exec: &Exec, address: &Address, output: Output) -> Resul
         address,
         output,
     };
+    Refusals::show(output);
     let mut signals =
         Signals::listen().map_err(|error| Failure::internal("cannot take signals", &error))?;
     let begun = Instant::now();
@@ -250,10 +261,18 @@ pub(crate) async fn run(exec: &Exec, address: &Address, output: Output) -> Resul
         servers = execution.connect() => servers?,
     };
     let mut wait = exec.wait().map(|wait| wait.saturating_sub(begun.elapsed()));
+    let mut pause = Duration::ZERO;
     let outcome = loop {
         match execution.under_lock(&servers, wait, &mut signals).await {
-            Ok(End::Lost(_)) if exec.again => wait = exec.wait(),
-            Ok(End::Lost(_)) => break Ok(Code::Lost.number()),
+            Ok(End::Lost { after, .. }) if exec.again => {
+                pause = pause_after(after, pause);
+                tokio::select! {
+                    biased;
+                    signal = signals.ending() => break Ok(execution.interrupted(signal)),
+                    () = tokio::time::sleep(pause) => wait = exec.wait(),
+                }
+            }
+            Ok(End::Lost { .. }) => break Ok(Code::Lost.number()),
             Ok(End::Exited(code)) => break Ok(code),
             Err(failure) => break Err(failure),
         }
@@ -261,6 +280,15 @@ pub(crate) async fn run(exec: &Exec, address: &Address, output: Output) -> Resul
     // Dropped calls and guards may have left requests to withdraw.
     let _ = tokio::time::timeout(CLEANUP_MAX, servers.flush()).await;
     outcome
+}
+
+/// The pause before a new campaign if the leadership was lost after `held` and
+/// the last pause was `last`.
+fn pause_after(held: Duration, last: Duration) -> Duration {
+    match held >= PAUSE_MAX {
+        true => Duration::ZERO,
+        false => (last * 2).clamp(PAUSE_MIN, PAUSE_MAX),
+    }
 }
 
 /// What does not change during one `exec`.
@@ -278,7 +306,7 @@ enum Servers {
 
 impl Servers {
     /// Waits until nothing is left to release or withdraw.
-    async fn flush(&self) {
+    async fn flush(&self) -> Result<(), Error> {
         match self {
             Self::One(client) => client.flush().await,
             Self::Quorum(quorum) => quorum.flush().await,
@@ -304,7 +332,11 @@ where
 /// How a hold ended.
 enum End {
     Exited(u8),
-    Lost(Loss),
+    Lost {
+        why: Loss,
+        /// How long the command ran before.
+        after: Duration,
+    },
 }
 
 impl Execution<'_> {
@@ -416,8 +448,8 @@ impl Execution<'_> {
                 self.after_release(released)?;
                 code
             }
-            End::Lost(loss) => {
-                self.say_lost(&held, loss);
+            End::Lost { why, .. } => {
+                self.say_lost(&held, why);
                 child.end(self.exec.kill_after()).await?;
                 Code::Lost.number()
             }
@@ -434,11 +466,15 @@ impl Execution<'_> {
         held: &dyn Held,
         signals: &mut Signals,
     ) -> Result<End, Failure> {
+        let begun = Instant::now();
         loop {
             tokio::select! {
                 biased;
                 code = child.wait() => return code.map(End::Exited),
-                loss = held.loss() => return Ok(End::Lost(loss)),
+                why = held.loss() => {
+                    let after = begun.elapsed();
+                    return Ok(End::Lost { why, after });
+                }
                 signal = signals.next() => child.pass_on(signal),
             }
         }

@@ -1,5 +1,6 @@
 //! Formats names and times for people, and reads durations that they write.
 
+use std::ffi::OsString;
 use std::time::Duration;
 
 use comfy_table::{CellAlignment, Table, presets};
@@ -73,6 +74,20 @@ pub(crate) fn from_zero(text: &str) -> Result<Duration, String> {
 pub(crate) fn from_millisecond(text: &str) -> Result<Duration, String> {
     let shortest = Duration::from_millis(1);
     within(text, shortest, DURATION_MAX, "from 1ms to 30days")
+}
+
+/// A lease: from 3 ms to 30 days. A shorter one is never valid.
+pub(crate) fn lease(text: &str) -> Result<Duration, String> {
+    let shortest = Duration::from_millis(3);
+    within(text, shortest, DURATION_MAX, "from 3ms to 30days")
+}
+
+/// A key that is not empty: usually that is a variable that was not set.
+pub(crate) fn key(text: OsString) -> Result<OsString, &'static str> {
+    match text.is_empty() {
+        true => Err("it is empty; was a variable not set?"),
+        false => Ok(text),
+    }
 }
 
 /// From 100 ms to an hour.

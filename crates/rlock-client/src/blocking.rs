@@ -228,8 +228,12 @@ impl Client {
     }
 
     /// Blocks; see [`crate::Client::flush`].
-    pub fn flush(&self) {
-        run(&self.runtime, self.inner.flush());
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`crate::Client::flush`].
+    pub fn flush(&self) -> Result<(), Error> {
+        run(&self.runtime, self.inner.flush())
     }
 }
 
@@ -276,8 +280,12 @@ impl Quorum {
     }
 
     /// Blocks; see [`crate::Quorum::flush`].
-    pub fn flush(&self) {
-        run(&self.runtime, self.inner.flush());
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`crate::Quorum::flush`].
+    pub fn flush(&self) -> Result<(), Error> {
+        run(&self.runtime, self.inner.flush())
     }
 }
 

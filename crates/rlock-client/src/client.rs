@@ -117,7 +117,9 @@ impl Client {
     /// The lock at `key`, with a lease of 30 s that the watchdog renews.
     ///
     /// This sends nothing. A key may be any bytes, and names the same lock for
-    /// every client of the same database.
+    /// every client of the same database. Each call that would take the lock of
+    /// an empty key fails with [`Error::OutOfRange`]: usually a variable was not
+    /// set.
     ///
     /// # Examples
     ///
@@ -302,6 +304,13 @@ impl Client {
     /// Call this before the end of a process, so that others do not have to
     /// wait for the end of a lease.
     ///
+    /// # Errors
+    ///
+    /// - [`Error::NotReleased`]: the server refused to release the locks of
+    ///   dropped guards, and their leases have not ended yet. After a dropped
+    ///   call this is not known;
+    /// - [`Error::Closed`]: the client ended meanwhile.
+    ///
     /// # Cancel safety
     ///
     /// Safe: the work goes on.
@@ -311,11 +320,11 @@ impl Client {
     /// ```no_run
     /// # async fn example(client: rlock_client::Client) -> Result<(), rlock_client::Error> {
     /// drop(client.mutex("invoice:7").lock().await?);
-    /// client.flush().await;
+    /// client.flush().await?;
     /// # Ok(()) }
     /// ```
-    pub async fn flush(&self) {
-        self.inner.state.flush().await;
+    pub async fn flush(&self) -> Result<(), Error> {
+        self.inner.state.flush().await
     }
 
     /// Ends this client and all its clones, within `timeout`: releases all
@@ -331,6 +340,8 @@ impl Client {
     ///
     /// - [`Error::Unavailable`]: not all of it was answered in time. The client has
     ///   ended all the same;
+    /// - [`Error::NotReleased`]: the server refused. The client has ended all the
+    ///   same;
     /// - [`Error::Closed`]: its runtime was shut down before.
     ///
     /// # Cancel safety

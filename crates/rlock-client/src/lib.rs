@@ -103,7 +103,8 @@
 //! A dropped [`Guard`] is released without waiting for the server's reply. The
 //! request is sent before the next request of the task, unless there is no
 //! connection just then. The background task awaits the reply, and repeats a
-//! failed release. Dropping never blocks and works anywhere. But if the runtime
+//! failed release. If the server refuses it, [`Client::flush`] and
+//! [`Client::close`] return an error. Dropping never blocks and works anywhere. But if the runtime
 //! or the process ends first, the lock becomes free only when its lease ends.
 //! If that matters, call [`Guard::release`], or [`Client::flush`] before the
 //! end. A [bound](Terms::bound) lock becomes free soon after its process has

@@ -15,7 +15,7 @@ use rlock_engine::engine::claims::{self, Claims, Owner};
 use rlock_engine::engine::instant::Instant;
 use rlock_engine::engine::node::{Node, slot_of};
 use rlock_engine::engine::proof::Proof;
-use rlock_engine::engine::terms::{Ask, Queueing, Terms, Value, whole_ms, whole_ms_or_zero};
+use rlock_engine::engine::terms::{Ask, Queueing, Terms, Value, lease_ms, whole_ms_or_zero};
 use rlock_engine::engine::{self, Event as Engine, Id, Outcome, pause};
 use rlock_engine::error::{Error, Loss};
 use rlock_engine::servers::Servers;
@@ -297,7 +297,7 @@ impl Machine {
                 let (guard, lease) = (reader.u64()?, Duration::from_millis(reader.u64()?));
                 reader.end()?;
                 self.change(now, call, guard, output, |part, hold| {
-                    let lease = whole_ms("lease", lease)?;
+                    let lease = lease_ms("lease", lease)?;
                     let call = part;
                     Ok(Engine::Extend { call, hold, lease })
                 });
@@ -830,7 +830,7 @@ impl Machine {
             Action::Resolve { call, outcome } => self.resolved(now, call, outcome, output),
             Action::Over { proof, why } => self.over(&proof, why, output),
             Action::Observed { observer, change } => self.observed(observer, change, output),
-            Action::Flushed { flush } => self.part_is_done(flush, None, output),
+            Action::Flushed { flush, failed } => self.part_is_done(flush, failed, output),
             Action::Note(note) => {
                 let (level, text) = described(&note);
                 output.note(level, &text);
@@ -1116,7 +1116,8 @@ fn described(note: &Note) -> (u8, String) {
     match note {
         Note::NotConnected { is_news: true, .. }
         | Note::NoRoutes { is_news: true, .. }
-        | Note::NotRenewed { .. } => (2, warning),
+        | Note::NotRenewed { .. }
+        | Note::NotReleased { .. } => (2, warning),
         Note::Connected { address } => (1, format!("connected to the server at {address}")),
         Note::NotConnected { failure, .. } => {
             (0, format!("no connection to the server yet: {failure}"))

@@ -204,6 +204,21 @@ pub enum Error {
     #[error("the server refused: {0}")]
     Refused(#[source] ServerError),
 
+    /// The server refused to release locks that a flush or the end of the client
+    /// waited for: dropped guards, and what was held when the client was closed.
+    ///
+    /// They become free when their leases end, or by `rlock force`. Usually the
+    /// user lacks a right, which the source names.
+    #[error("{} not released: {source}", and_more(key, *count))]
+    NotReleased {
+        /// The first of them.
+        key: String,
+        /// The number of locks.
+        count: usize,
+        /// Why the server refused the first of them.
+        source: Box<Self>,
+    },
+
     /// A reply has an unexpected form.
     ///
     /// Client and module do not match: update the older one.
@@ -239,6 +254,7 @@ impl Error {
             Self::NotALock(_) => "NotALock",
             Self::OutOfMemory(_) => "OutOfMemory",
             Self::Refused(_) => "Refused",
+            Self::NotReleased { .. } => "NotReleased",
             Self::Protocol(_) => "Protocol",
             Self::Closed => "Closed",
         }
@@ -284,6 +300,14 @@ impl Error {
             | Self::OutOfMemory(_) => true,
             _ => false,
         }
+    }
+}
+
+/// `k was`, or `k and 2 more were`.
+fn and_more(key: &str, count: usize) -> String {
+    match count {
+        0 | 1 => format!("{key} was"),
+        _ => format!("{key} and {} more were", count - 1),
     }
 }
 

@@ -1,5 +1,6 @@
 //! Starts servers with the module for tests in any language, and prints their addresses as one line of JSON. They end
-//! when its standard input closes, and leave nothing behind.
+//! when its standard input closes, and leave nothing behind. If this program is killed, they end too, but their
+//! directories stay.
 //!
 //! `RLOCK_SERVER` names the server program (`redis-server`), `RLOCK_MODULE` the module
 //! (`target/release/librlock.so`).

@@ -12,11 +12,11 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_rlock-testserver");
 
 /// Starts it, and reads its line.
 fn start(arguments: &[&str]) -> (Child, Value) {
-    let mut command = Command::new(PROGRAM);
-    command
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped());
+    started(Command::new(PROGRAM).args(arguments))
+}
+
+fn started(command: &mut Command) -> (Child, Value) {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut program = command.spawn().unwrap();
     let mut line = String::new();
     let output = program.stdout.as_mut().unwrap();
@@ -69,6 +69,25 @@ fn servers_end_with_a_program_that_is_terminated() {
         signal::send(program.id(), signal);
         assert!(program.wait().unwrap().success());
         assert_nothing_is_left(&addresses);
+    }
+}
+
+#[test]
+fn servers_end_with_a_program_that_is_killed() {
+    // Only the files stay.
+    let directory = tempfile::tempdir().unwrap();
+    let mut command = Command::new(PROGRAM);
+    let command = command.arg("sentinel").env("TMPDIR", directory.path());
+    let (mut program, addresses) = started(command);
+    let sentinel = addresses["sentinels"][0]["port"].as_u64().unwrap();
+    let mut ports = ports(&addresses);
+    ports.push(u16::try_from(sentinel).unwrap());
+    signal::send(program.id(), "KILL");
+    program.wait().unwrap();
+    for port in ports {
+        eventually("the server has ended", || {
+            TcpStream::connect(("127.0.0.1", port)).is_err()
+        });
     }
 }
 

@@ -21,11 +21,11 @@ const RIGHTS: &str = "docs/operating.md#access-rights";
 
 /// The findings of all checks, the worst first.
 ///
-/// `builds` are the builds of the module at all masters, by address.
+/// `builds` are the builds of the module at all masters and replicas, by address.
 pub(super) fn findings(
     facts: &Facts,
     has_fail_over: bool,
-    builds: &[(&str, String)],
+    builds: &[(String, String)],
 ) -> Vec<Finding> {
     let mut findings = vec![loaded(facts)];
     findings.extend(same_build(facts, builds));
@@ -75,8 +75,8 @@ fn loaded(facts: &Facts) -> Finding {
     }
 }
 
-/// Whether all masters run the same build; only if there are several.
-fn same_build(facts: &Facts, builds: &[(&str, String)]) -> Option<Finding> {
+/// Whether all servers run the same build; only if there are several.
+fn same_build(facts: &Facts, builds: &[(String, String)]) -> Option<Finding> {
     let own = facts.build().filter(|_| builds.len() > 1)?;
     let others = builds.iter().filter(|(_, build)| *build != own);
     let others: Vec<_> = others
@@ -84,12 +84,12 @@ fn same_build(facts: &Facts, builds: &[(&str, String)]) -> Option<Finding> {
         .collect();
     let docs = "docs/operating.md#upgrading-the-module";
     if others.is_empty() {
-        let found = format!("rlock {own} at all {} masters", builds.len());
+        let found = format!("rlock {own} at all {} servers", builds.len());
         return Some(Finding::ok("builds", found).docs(docs));
     }
     let found = format!("rlock {own} here, {}", others.join(", "));
     let finding = Finding::new(Severity::Note, "builds", found)
-        .effect("The masters may behave differently: an upgrade has left out a server, or a server was not restarted after it.")
+        .effect("The servers may behave differently, a replica once it is promoted: an upgrade has left out a server, or a server was not restarted after it.")
         .remedy("Install the same build on all servers, and restart those that run another one.")
         .docs(docs);
     Some(finding)
@@ -491,6 +491,13 @@ fn exposure(facts: &Facts) -> Option<Finding> {
     };
     let found = format!("user default {state}, protected-mode {protected}, bind {bind:?}");
     let is_reachable = !bind.split_whitespace().all(is_loopback);
+    if is_reachable && protected == "yes" && has("nopass") {
+        let finding = Finding::new(Severity::Note, "access", found)
+            .effect("The server refuses every connection from another machine with DENIED, whatever its user.")
+            .remedy("If programs on other machines lock here, give each a user, then `ACL SETUSER default reset off`, and `user default reset off` in the configuration; or set `requirepass`. Otherwise set `bind 127.0.0.1 -::1`.")
+            .docs(RIGHTS);
+        return Some(finding);
+    }
     if !(is_reachable && protected == "no" && has("on") && has("nopass")) {
         return Some(Finding::ok("access", found).docs(RIGHTS));
     }

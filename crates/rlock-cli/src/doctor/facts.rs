@@ -56,6 +56,14 @@ impl Facts {
         replicas.map(|(_, value)| value)
     }
 
+    /// The address of each replica in `INFO`.
+    pub(super) fn replica_addresses(&self) -> impl Iterator<Item = (&str, u16)> {
+        self.replicas().filter_map(|replica| {
+            let field = |name| replica.split(',').find_map(|it| it.strip_prefix(name));
+            Some((field("ip=")?, field("port=")?.parse().ok()?))
+        })
+    }
+
     pub(super) fn number(&self, name: &str) -> Option<u64> {
         self.info(name)?.parse().ok()
     }
@@ -97,9 +105,22 @@ impl Facts {
 
     /// The version and commit of the module; none if `INFO` does not show them.
     pub(super) fn build(&self) -> Option<String> {
-        let (version, commit) = (self.info("rlock_version")?, self.info("rlock_commit")?);
-        Some(format!("{version} ({commit})"))
+        build_in(&self.info)
     }
+}
+
+fn build_in(info: &str) -> Option<String> {
+    let field = |name| value(info, name);
+    let (version, commit) = (field("rlock_version")?, field("rlock_commit")?);
+    Some(format!("{version} ({commit})"))
+}
+
+/// The build of the module at a replica; none if it does not say.
+pub(super) async fn build_at(replica: &Master) -> Option<String> {
+    let mut questions = Questions::new(replica).await.ok()?;
+    let info = questions.ask("INFO", &["everything"]).await.ok()??;
+    let info = info.into_text()?;
+    Some(build_in(&info).unwrap_or_else(|| "no module".to_owned()))
 }
 
 fn value<'a>(info: &'a str, name: &str) -> Option<&'a str> {

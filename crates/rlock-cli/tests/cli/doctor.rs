@@ -329,7 +329,12 @@ fn an_open_default_user_is_found() {
     for (change, expected) in [
         ("CONFIG SET bind 127.0.0.1", "ok"),
         ("CONFIG SET bind *", "warning"),
-        ("CONFIG SET protected-mode yes", "ok"),
+        // The server then refuses every connection from another machine.
+        ("CONFIG SET protected-mode yes", "note"),
+        ("CONFIG SET bind 127.0.0.1", "ok"),
+        ("CONFIG SET bind *", "note"),
+        ("ACL SETUSER default off", "note"),
+        ("ACL SETUSER default on", "note"),
         ("CONFIG SET protected-mode no", "warning"),
         ("CONFIG SET requirepass pw", "ok"),
         ("ACL SETUSER default nopass", "warning"),

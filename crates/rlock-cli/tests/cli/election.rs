@@ -1,5 +1,7 @@
 //! `elect` and `observe`.
 
+use std::time::{Duration, Instant};
+
 use super::program::{Running, finished, rlock};
 use super::server::Asks;
 use rlock_testkit::Server;
@@ -50,11 +52,14 @@ fn lost_leadership_ends_the_command_or_is_campaigned_for_again() {
     let _: u64 = server.admin().run("RLOCK.FORCE orders");
     once.finish().assert_code(121);
     let mut again = elect(&["--again"]);
+    let begun = Instant::now();
     for _ in 0..3 {
         again.until_says("leads");
         let _: u64 = server.admin().run("RLOCK.FORCE orders");
     }
     again.until_says("leads");
+    // Pauses of 100, 200 and 400 ms: each leadership was brief.
+    assert!(begun.elapsed() >= Duration::from_millis(700));
     again.signal("TERM");
     again.finish().assert_code(128 + 15);
 }

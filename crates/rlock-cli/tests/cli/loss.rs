@@ -139,6 +139,35 @@ fn a_server_that_vanishes_ends_the_command_with_the_lease() {
 }
 
 #[test]
+fn a_refused_renewal_is_reported_before_the_loss() {
+    let server = Server::start();
+    let options = ["k", "--lease", "700ms"];
+    for json in [&[][..], &["--json"]] {
+        let options = [&options[..], json].concat();
+        let mut command = exec(&server, &options, "echo ready; exec sleep 1000");
+        let mut running = Running::start(&mut command);
+        running.until_says("ready");
+        let _: () = server.admin().run("ACL SETUSER default -rlock.renew");
+        let ended = running.finish();
+        let _: () = server.admin().run("ACL SETUSER default +rlock.renew");
+        ended.assert_code(121);
+        let lines: Vec<_> = ended.stderr.lines().collect();
+        let (refused, lost) = match json {
+            [] => (
+                "rlock: k: not renewed, not permitted: ",
+                "lost, its lease ended",
+            ),
+            _ => (
+                r#"{"event":"not-renewed","key":"k","reason":"not permitted: "#,
+                r#""lost""#,
+            ),
+        };
+        let of = |words| lines.iter().position(|line| line.contains(words));
+        assert!(of(refused).is_some() && of(refused) < of(lost), "{ended:?}");
+    }
+}
+
+#[test]
 fn a_loss_that_only_the_release_finds_is_121() {
     let server = Server::start();
     let directory = tempfile::tempdir().unwrap();

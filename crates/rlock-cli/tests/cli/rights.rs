@@ -201,7 +201,7 @@ async fn the_rust_client_needs_no_more_than_the_application_has() {
     assert!(bound.is_valid(), "it was renewed");
     bound.release().await.unwrap();
     assert!(!client.mutex("lock:k").is_locked().await.unwrap());
-    client.flush().await;
+    client.flush().await.unwrap();
     assert_nothing_refused(&server);
 }
 

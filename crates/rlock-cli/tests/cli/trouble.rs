@@ -120,13 +120,23 @@ fn arguments_out_of_range_are_2_and_named_with_their_range() {
         (&["bench", "--seconds", "3601"], "1..=3600"),
         (&["top", "--interval", "99ms"], "from 100ms to 1h"),
         (
-            &["exec", "k", "--lease", "0", "--", "true"],
-            "from 1ms to 30days",
+            &["exec", "k", "--lease", "2ms", "--", "true"],
+            "from 3ms to 30days",
         ),
         (
             &["exec", "k", "--lease", "31days", "--", "true"],
+            "from 3ms to 30days",
+        ),
+        (
+            &["exec", "k", "--at-least", "0", "--", "true"],
             "from 1ms to 30days",
         ),
+        (
+            &["elect", "k", "--value", "v", "--lease", "2ms", "--", "true"],
+            "from 3ms to 30days",
+        ),
+        (&["exec", "", "--", "true"], "it is empty"),
+        (&["elect", "", "--value", "v", "--", "true"], "it is empty"),
         (
             &["exec", "k", "--wait", "31days", "--", "true"],
             "from 0 to 30days",

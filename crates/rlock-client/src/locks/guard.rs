@@ -259,7 +259,7 @@ impl<K: Kind> Guard<K> {
     ///
     /// - [`Error::Lost`]: the lock was lost;
     /// - [`Error::OutOfRange`], [`Error::Denied`], [`Error::Refused`]: for a
-    ///   lease of zero, above 30 days, or longer than the server allows;
+    ///   lease below 3 ms, above 30 days, or longer than the server allows;
     /// - [`Error::Unavailable`]: no answer within the client's retry timeout, or
     ///   another call of the same owner was under way for that time. The
     ///   lock may last for longer on the server than is known here;

@@ -11,7 +11,7 @@ use futures_util::FutureExt;
 use rlock_engine::engine::claims::{Claims, Owner};
 use rlock_engine::engine::instant::Instant;
 use rlock_engine::engine::proof::Proof;
-use rlock_engine::engine::terms::{Ask, Queueing, Terms, Value, whole_ms};
+use rlock_engine::engine::terms::{Ask, Queueing, Terms, Value, lease_ms};
 use rlock_engine::engine::{Event, Outcome};
 use rlock_engine::error::Error;
 use rlock_engine::wire::inspect::{self, Info};
@@ -238,7 +238,7 @@ impl Single {
     ) -> impl Future<Output = Result<(), Error>> + Send + use<> {
         let (inner, hold) = (Arc::clone(&self.inner), self.proof.hold);
         async move {
-            let lease = whole_ms("lease", lease)?;
+            let lease = lease_ms("lease", lease)?;
             let extend = |call| Event::Extend { call, hold, lease };
             done(call(&inner.state, None, extend).await)
         }

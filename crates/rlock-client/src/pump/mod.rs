@@ -65,7 +65,7 @@ struct Core {
     /// The callers that wait, and the outcomes that they have not taken yet.
     callers: Table<Id, Waker>,
     outcomes: Table<Id, Outcome>,
-    flushes: BTreeMap<Id, oneshot::Sender<()>>,
+    flushes: BTreeMap<Id, oneshot::Sender<Option<Error>>>,
     observers: Table<Id, Untaken>,
     /// When the background wakes next. Only an earlier deadline has to wake it,
     /// so a usual lock and release do not.
@@ -84,7 +84,7 @@ struct Untaken {
 enum Later {
     Wake(Waker),
     Over(Arc<Proof>, Loss),
-    Flushed(oneshot::Sender<()>),
+    Flushed(oneshot::Sender<Option<Error>>, Option<Error>),
     Note(Note),
     End(Peer),
 }
@@ -208,7 +208,10 @@ impl State {
                 untaken.add(change);
                 untaken.waker.take().map(Later::Wake)
             }
-            Action::Flushed { flush } => core.flushes.remove(&flush).map(Later::Flushed),
+            Action::Flushed { flush, failed } => {
+                let flushed = core.flushes.remove(&flush)?;
+                Some(Later::Flushed(flushed, failed))
+            }
             Action::Note(note) => Some(Later::Note(note)),
         }
     }
@@ -224,8 +227,8 @@ impl State {
                 }
                 proof.wake();
             }
-            Later::Flushed(flushed) => {
-                let _: Result<(), ()> = flushed.send(());
+            Later::Flushed(flushed, failed) => {
+                let _: Result<(), _> = flushed.send(failed);
             }
             Later::Note(note) => self.log(&note),
             Later::End(peer) => peer.end(),
@@ -247,7 +250,10 @@ impl State {
             Note::Lost { address } => tracing::warn!(address, "connection to the server lost"),
             Note::Silent => tracing::warn!("the connection is silent"),
             Note::NamedElsewhere => tracing::info!("the Sentinels name another server"),
-            Note::NotRenewed { key, .. } => tracing::warn!(key, "{warning}"),
+            Note::NotRenewed { key, reason } => {
+                tracing::warn!(target: "rlock_client::renewal", key, reason, "{warning}");
+            }
+            Note::NotReleased { key, .. } => tracing::warn!(key, "{warning}"),
             Note::UnknownMessage(message) => {
                 let message = String::from_utf8_lossy(message);
                 tracing::warn!(%message, "unknown message");
@@ -344,9 +350,9 @@ impl State {
         lock(&self.core).endpoint.set_quiet(quiet);
     }
 
-    /// Waits until the clean-up that is pending now is done; false if the client
-    /// has ended before.
-    pub(crate) async fn flush(self: &Arc<Self>) -> bool {
+    /// Waits until the clean-up that is pending now is done; [`Error::Closed`] if
+    /// the client has ended before.
+    pub(crate) async fn flush(self: &Arc<Self>) -> Result<(), Error> {
         let (done, flushed) = oneshot::channel();
         self.with_core(|core| {
             let flush = core.endpoint.next_id();
@@ -354,7 +360,10 @@ impl State {
             let event = Event::Call(engine::Event::Flush { flush });
             core.endpoint.handle(now(), event);
         });
-        flushed.await.is_ok()
+        match flushed.await {
+            Ok(failed) => failed.map_or(Ok(()), Err),
+            Err(_) => Err(Error::Closed),
+        }
     }
 
     /// Every loss from now on; [`Loss::Released`] stands for the end of the client.
@@ -376,8 +385,9 @@ impl State {
         self.is_left.store(true, Ordering::Release);
         self.alarm.notify_one();
         match flushed {
-            Ok(true) => Ok(()),
-            Ok(false) | Err(_) => Err(Error::Unavailable {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error @ Error::NotReleased { .. })) => Err(error),
+            Ok(Err(_)) | Err(_) => Err(Error::Unavailable {
                 waited: now() - begun,
                 source,
             }),

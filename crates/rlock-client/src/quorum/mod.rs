@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use rlock_engine::engine::claims::Owner;
+use rlock_engine::engine::claims::{Owner, check_key};
 use rlock_engine::engine::instant;
 use rlock_engine::engine::proof::Proof;
-use rlock_engine::engine::terms::{Queueing, Terms, whole_ms};
+use rlock_engine::engine::terms::{Queueing, Terms, lease_ms};
 use rlock_engine::error::Error;
 use rlock_engine::servers::Servers;
 
@@ -201,21 +201,28 @@ impl Quorum {
     /// Waits until the background has nothing left to release or withdraw, at
     /// the members that can be reached. Call this before the end of a process.
     ///
+    /// # Errors
+    ///
+    /// The error of the first member that has one, as for
+    /// [`Client::flush`](crate::Client::flush).
+    ///
     /// # Cancel safety
     ///
     /// Safe: the work goes on.
-    pub async fn flush(&self) {
+    pub async fn flush(&self) -> Result<(), Error> {
+        let mut outcome = Ok(());
         while self.members.unheard.load(Ordering::Acquire) > 0 {
             tokio::task::yield_now().await;
         }
         for member in &self.members.all {
             if member.is_connected() {
                 tokio::select! {
-                    () = member.client.flush() => {}
+                    flushed = member.client.flush() => outcome = outcome.and(flushed),
                     () = member.gone() => {}
                 }
             }
         }
+        outcome
     }
 }
 
@@ -370,6 +377,7 @@ impl QuorumMutex {
     }
 
     async fn ask(&self, queueing: Queueing) -> Result<Option<QuorumGuard>, Error> {
+        check_key(&self.key)?;
         self.members.check_grace(self.terms.lease)?;
         let wait = Wait::new(queueing, self.members.limits.retry);
         let owner = self.owner.clone();
@@ -493,7 +501,7 @@ impl Grants for Share {
     }
 
     async fn extend(&self, lease: Duration) -> Result<(), Error> {
-        self.hold.extend(whole_ms("lease", lease)?).await
+        self.hold.extend(lease_ms("lease", lease)?).await
     }
 
     fn keep(&self, until: instant::Instant) {

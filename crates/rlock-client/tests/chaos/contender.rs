@@ -76,7 +76,8 @@ impl Process {
                 Some(Duration::from_secs(5)),
             );
             let flushed = timeout(Duration::from_secs(15), door.flush()).await;
-            log.answered(flush, flushed.map_or("not done", |()| "done"));
+            let done = |flushed: Result<(), _>| flushed.map_or("refused", |()| "done");
+            log.answered(flush, flushed.map_or("not done", done));
         };
         Self::new(number, stalls, contend)
     }

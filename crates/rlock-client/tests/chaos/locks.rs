@@ -88,7 +88,7 @@ impl Door {
         }
     }
 
-    pub(crate) async fn flush(&self) {
+    pub(crate) async fn flush(&self) -> Result<(), Error> {
         match self {
             Self::Client(client) => client.flush().await,
             Self::Quorum(quorum) => quorum.flush().await,

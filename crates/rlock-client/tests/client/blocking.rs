@@ -52,7 +52,7 @@ fn the_same_verbs_work_without_async() {
     assert!(left > Duration::from_secs(40), "{left:?}");
     assert_eq!(mutex.force_release().unwrap(), 1);
     drop(mutex.lock().unwrap());
-    client.flush();
+    client.flush().unwrap();
     assert!(!mutex.is_locked().unwrap());
 }
 
@@ -161,7 +161,7 @@ fn readers_and_writers_work_without_async() {
         panic!("two readers");
     };
     again.release().unwrap();
-    client.flush();
+    client.flush().unwrap();
     let writing = reading.upgrade().unwrap();
     assert!(writing.is_unbroken() && lock.by(&owner).try_read().unwrap().is_none());
     let reading = writing.downgrade().unwrap();
@@ -196,7 +196,7 @@ fn permits_work_without_async() {
     assert!(semaphore.acquire_many_until(2, until).unwrap().is_none());
     assert!(until <= std::time::Instant::now());
     assert!(semaphore.acquire_until(until).unwrap().is_some());
-    client.flush();
+    client.flush().unwrap();
     assert!(semaphore.acquire_timeout(WAIT).unwrap().is_some());
     assert_eq!(semaphore.info().unwrap().holders[0].permits, 2);
     assert!(semaphore.force_release().unwrap() >= 1);
@@ -230,9 +230,9 @@ fn several_locks_work_without_async() {
     assert_eq!(client.mutex("a").force_release().unwrap(), 1);
     assert_eq!(guard.loss().wait(), Loss::EndedByServer);
     assert!(matches!(guard.release(), Err(Error::Lost(_))));
-    client.flush();
+    client.flush().unwrap();
     drop(multi.lock().unwrap());
-    client.flush();
+    client.flush().unwrap();
     assert!(!client.mutex("b").is_locked().unwrap());
 }
 

@@ -153,7 +153,7 @@ fn a_quiet_connection_is_known_to_be_there() {
         eventually("taken over", async || admin.gauge("renewals").await == 1).await;
         assert!(guard.is_valid());
         drop(guard);
-        client.flush().await;
+        client.flush().await.unwrap();
         let before = admin.calls().await["ping"];
         let begun = Instant::now();
         while begun.elapsed() < 2 * grace {

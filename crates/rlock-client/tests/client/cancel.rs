@@ -149,7 +149,7 @@ async fn a_hundred_thousand_calls_dropped_anywhere_leave_nothing() {
         task.await.unwrap();
     }
     for client in &clients {
-        client.flush().await;
+        client.flush().await.unwrap();
     }
     let mut admin = server.admin().await;
     nothing_is_left(&mut admin).await;
@@ -174,7 +174,7 @@ async fn calls_dropped_while_connections_are_killed_leave_nothing() {
     for task in tasks {
         task.await.unwrap();
     }
-    client.flush().await;
+    client.flush().await.unwrap();
     nothing_is_left(&mut admin).await;
 }
 
@@ -200,7 +200,7 @@ async fn calls_for_keys_of_several_slots_dropped_anywhere_leave_nothing() {
     for task in tasks {
         task.await.unwrap();
     }
-    client.flush().await;
+    client.flush().await.unwrap();
     nothing_is_left(&mut server.admin().await).await;
 }
 
@@ -219,9 +219,9 @@ async fn calls_dropped_before_their_requests_could_be_sent_leave_nothing() {
     }
     // Now the requests of the others can be sent, but nobody looks at them.
     calls.drain(..1500);
-    client.flush().await;
+    client.flush().await.unwrap();
     drop(calls);
-    client.flush().await;
+    client.flush().await.unwrap();
     let keys: u64 = admin.run("DBSIZE").await;
     assert_eq!(keys, 0, "holds are left");
     assert!(admin.gauge("grants").await >= 1500);
@@ -238,7 +238,7 @@ async fn a_wait_given_up_by_a_limit_of_tokio_leaves_the_queue() {
             .await
             .unwrap_err();
     }
-    client.flush().await;
+    client.flush().await.unwrap();
     assert_eq!(server.admin().await.gauge("waiters").await, 0);
     guard.release().await.unwrap();
 }
@@ -269,7 +269,7 @@ async fn a_call_that_was_never_polled_sends_nothing() {
     let server = Server::start().await;
     let client = server.client().await;
     drop(client.mutex("k").lock());
-    client.flush().await;
+    client.flush().await.unwrap();
     assert_eq!(server.admin().await.gauge("acquires").await, 0);
 }
 
@@ -347,7 +347,7 @@ async fn a_guard_dropped_in_a_panic_is_released() {
         panic!("on purpose");
     });
     assert!(panicked.await.unwrap_err().is_panic());
-    client.flush().await;
+    client.flush().await.unwrap();
     assert!(!client.mutex("k").is_locked().await.unwrap());
 }
 
@@ -363,6 +363,6 @@ async fn a_call_dropped_after_its_reply_arrived_gives_the_lock_back() {
     rlock_testkit::asynchronous::eventually("granted", async || admin.gauge("grants").await == 1)
         .await;
     drop(call);
-    client.flush().await;
+    client.flush().await.unwrap();
     assert!(!mutex.is_locked().await.unwrap());
 }

@@ -136,7 +136,8 @@ async fn calls_dropped_beside_faults_leave_nothing() {
     for client in &clients {
         timeout(PATIENCE, client.flush())
             .await
-            .expect("all is cleaned up");
+            .expect("all is cleaned up")
+            .unwrap();
     }
     // What they were about was cleaned up long ago.
     while a_late_request_arrives(&proxy).await {}

@@ -195,7 +195,7 @@ fn a_hundred_thousand_locks_at_once_hold_up_nobody() {
             guards.push(lock.await.unwrap().unwrap());
         }
         drop(guards);
-        client.flush().await;
+        client.flush().await.unwrap();
         let each = most.saturating_sub(before) / COUNT;
         let left = resident().saturating_sub(before) / COUNT;
         println!(

@@ -98,7 +98,7 @@ async fn calls_end_within_their_bound_when_the_network_is_silent() {
     assert!(begun.elapsed() < Duration::from_secs(5));
     // The background went on trying, and nothing is left once it can.
     proxy.set(Weather::Fair);
-    client.flush().await;
+    client.flush().await.unwrap();
     let mut admin = server.admin().await;
     admin.untouched("k").await;
     admin.untouched("held").await;
@@ -244,7 +244,7 @@ async fn session(server: &Server, other: &Client, cut: Weather) -> bool {
             assert!(guard.is_valid());
             guard.release().await.unwrap();
         }
-        client.flush().await;
+        client.flush().await.unwrap();
         for key in &keys {
             let info = other.mutex(key).info().await.unwrap();
             assert_eq!((info.holders.len(), info.queued), (0, 0), "{key}");

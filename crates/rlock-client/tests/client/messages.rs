@@ -74,7 +74,7 @@ async fn a_grant_that_nobody_waits_for_is_given_back_and_takes_nothing_else_away
     let owner = client.owner();
     let guard = client.mutex("k").by(&owner).lock().await.unwrap();
     say(&mut admin, &channel, &format!("grant 7 {owner} k")).await;
-    client.flush().await;
+    client.flush().await.unwrap();
     works(guard, &client).await;
 }
 

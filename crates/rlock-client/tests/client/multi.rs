@@ -40,7 +40,7 @@ async fn a_key_that_became_something_else_does_not_keep_the_others() {
     let guard = client.multi(["a", "b"]).lock().await.unwrap();
     let _: () = server.admin().await.run("SET b value").await;
     drop(guard);
-    client.flush().await;
+    client.flush().await.unwrap();
     assert!(!client.mutex("a").is_locked().await.unwrap());
 }
 
@@ -74,7 +74,7 @@ async fn the_same_owner_enters_the_same_keys_again_but_no_others() {
     drop(both);
     let single = client.mutex("b").by(&owner).lock().await.unwrap();
     single.release().await.unwrap();
-    client.flush().await;
+    client.flush().await.unwrap();
     server.admin().await.untouched("a").await;
 }
 

@@ -126,7 +126,7 @@ fn a_quorum_lock_is_held_by_all_members_under_no_smaller_fence() {
         assert_eq!(loss.await, Loss::Released);
         members.untouched("k").await;
         assert!(mutex.try_lock().await.unwrap().unwrap().fence() > fence);
-        quorum.flush().await;
+        quorum.flush().await.unwrap();
         members.untouched("k").await;
     });
 }
@@ -214,7 +214,7 @@ async fn dropped_futures_and_guards_leave_nothing_at_any_member() {
         let locking = mutex.lock();
         drop(tokio::time::timeout(Duration::from_micros(micros), locking).await);
     }
-    quorum.flush().await;
+    quorum.flush().await.unwrap();
     members.untouched("k").await;
     let held = members.quorum().await;
     let guard = held.mutex("k").with(terms()).lock().await.unwrap();
@@ -223,7 +223,7 @@ async fn dropped_futures_and_guards_leave_nothing_at_any_member() {
         drop(tokio::time::timeout(Duration::from_micros(micros), locking).await);
     }
     guard.release().await.unwrap();
-    quorum.flush().await;
+    quorum.flush().await.unwrap();
     members.untouched("k").await;
 }
 
@@ -283,6 +283,19 @@ async fn an_address_that_is_not_of_one_server_is_refused_as_that_member() {
             matches!(&refused, Error::OutOfRange { argument, .. } if *argument == "members[1]");
         assert!(is_named, "{refused}");
     }
+}
+
+#[tokio::test]
+async fn an_empty_key_is_refused() {
+    let quorum = Quorum::connect(Members::start(3).await.urls()).await;
+    let error = quorum.unwrap().mutex("").try_lock().await.unwrap_err();
+    assert!(matches!(
+        error,
+        Error::OutOfRange {
+            argument: "key",
+            ..
+        }
+    ));
 }
 
 #[tokio::test]
@@ -401,7 +414,7 @@ fn a_quorum_lock_works_without_async() {
     ));
     guard.release().unwrap();
     drop(mutex.lock().unwrap());
-    quorum.flush();
+    quorum.flush().unwrap();
     runtime.block_on(members.untouched("k"));
 }
 
@@ -424,7 +437,7 @@ fn a_quorum_leaves_a_lock_taken_until_then_and_no_longer() {
         // Its parts, too, where it is dropped.
         let guard = one.with(lease).lock().await.unwrap();
         drop(guard.release_after(least));
-        quorum.flush().await;
+        quorum.flush().await.unwrap();
         assert!(other.try_lock().await.unwrap().is_none());
     });
 }

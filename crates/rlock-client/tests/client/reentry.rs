@@ -23,7 +23,7 @@ async fn a_loss_concerns_every_guard_of_the_owner() {
     assert!(!outer.is_valid());
     assert!(matches!(inner.release().await, Err(Error::Lost(_))));
     drop(outer);
-    client.flush().await;
+    client.flush().await.unwrap();
     assert!(mutex.is_held_by(&owner).await.unwrap());
     again.release().await.unwrap();
 }
@@ -68,7 +68,7 @@ async fn calls_and_releases_of_one_owner_may_come_from_many_tasks() {
     for task in tasks {
         tokio::time::timeout(PATIENCE, task).await.unwrap().unwrap();
     }
-    client.flush().await;
+    client.flush().await.unwrap();
     server.admin().await.untouched("k").await;
 }
 

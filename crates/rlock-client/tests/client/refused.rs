@@ -110,6 +110,13 @@ async fn durations_out_of_range_are_refused_before_anything_is_sent() {
         build(Duration::MAX),
         Err(Error::OutOfRange { .. })
     ));
+    // Its guard would never be valid.
+    let short = build(Duration::from_millis(2)).unwrap_err().to_string();
+    assert_eq!(short, "lease is 2ms, it must be from 3 ms to 30 days");
+    let guard = client.mutex("k").lock().await.unwrap();
+    let short = guard.extend(Duration::from_millis(2)).await;
+    assert!(matches!(short, Err(Error::OutOfRange { .. })));
+    guard.release().await.unwrap();
     let too_long = client.mutex("k").lock_timeout(Duration::MAX).await;
     assert!(matches!(
         too_long,
@@ -122,6 +129,29 @@ async fn durations_out_of_range_are_refused_before_anything_is_sent() {
     let month = build(Duration::from_secs(30 * 24 * 3600)).unwrap();
     let month = client.mutex("k").with(month);
     assert!(matches!(month.lock().await, Err(Error::Refused(_))));
+}
+
+/// Usually it is a variable that was not set.
+#[tokio::test]
+async fn an_empty_key_is_refused_for_every_kind_of_lock() {
+    let server = Server::start().await;
+    let client = server.client().await;
+    let refused = [
+        client.mutex("").lock().await.unwrap_err(),
+        client.mutex("").try_lock().await.unwrap_err(),
+        client.rwlock("").read().await.unwrap_err(),
+        client.semaphore("", 2).acquire().await.unwrap_err(),
+        client.election("").campaign("a").await.unwrap_err(),
+        client.multi(["k", ""]).lock().await.unwrap_err(),
+    ];
+    for error in refused {
+        assert_eq!(
+            error.to_string(),
+            "key is empty, it must be at least 1 byte"
+        );
+    }
+    // Other programs may hold it, so it can be asked about.
+    assert_eq!(client.mutex("").info().await.unwrap().queued, 0);
 }
 
 #[tokio::test]
@@ -226,9 +256,55 @@ async fn a_release_outlasts_a_server_that_refuses_writes() {
         .unwrap()
         .unwrap()
         .unwrap();
-    client.flush().await;
+    client.flush().await.unwrap();
     admin.untouched("k").await;
     admin.untouched("k2").await;
+}
+
+#[tokio::test]
+async fn what_the_server_does_not_release_is_reported_by_flush_and_close() {
+    let server = Server::start().await;
+    let mut admin = server.admin().await;
+    let _: () = admin
+        .run("ACL SETUSER app on >p ~* &* +@all -rlock.mrelease")
+        .await;
+    let url = format!("redis://app:p@127.0.0.1:{}/", server.port());
+    let client = Client::connect(&url).await.unwrap();
+    let terms = Terms::new().lease(Duration::from_secs(1)).unwrap();
+    let (one, several) = (
+        client.mutex("a").with(terms),
+        client.multi(["b", "c"]).with(terms),
+    );
+    // They are released one by one.
+    drop(several.lock().await.unwrap());
+    client.flush().await.unwrap();
+    for key in ["b", "c"] {
+        admin.untouched(key).await;
+    }
+    let _: () = admin.run("ACL SETUSER app -rlock.release").await;
+    drop(one.lock().await.unwrap());
+    drop(several.lock().await.unwrap());
+    let error = client.flush().await.unwrap_err();
+    assert!(matches!(&error, Error::NotReleased { count: 3, .. }));
+    let text = error.to_string();
+    assert!(
+        text.starts_with("a and 2 more were not released: not permitted: "),
+        "{text}"
+    );
+    assert!(text.contains("+rlock.release"), "{text}");
+    eventually("their leases have ended", async || {
+        client.flush().await.is_ok()
+    })
+    .await;
+    let held = client.mutex("d").lock().await.unwrap();
+    // Its caller learns of it, so the background has nothing to report.
+    let released = client.mutex("e").lock().await.unwrap().release().await;
+    assert!(matches!(released, Err(Error::Denied(_))));
+    client.flush().await.unwrap();
+    let error = client.close(PATIENCE).await.unwrap_err().to_string();
+    assert!(error.starts_with("d was not released: "), "{error}");
+    assert_eq!(admin.run::<u64>("EXISTS d").await, 1);
+    drop(held);
 }
 
 /// The server has to remember something of a hold only to tell of its loss.

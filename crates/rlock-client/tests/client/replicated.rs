@@ -109,7 +109,7 @@ async fn without_its_replica_a_call_fails_and_nothing_stays_held() {
     pair.replica.signal("-STOP");
     assert!(is_too_few(mutex.lock().await.unwrap_err()));
     assert!(is_too_few(mutex.try_lock().await.unwrap_err()));
-    client.flush().await;
+    client.flush().await.unwrap();
     admin.untouched("k").await;
     // After a hand-off, too; and the next one has it.
     let other = pair.master.client().await;
@@ -161,7 +161,7 @@ async fn a_hold_that_is_entered_again_without_its_replica_stays() {
     assert!(matches!(error, Error::NotReplicated { .. }), "{error}");
     let error = guard.extend(Duration::from_secs(60)).await.unwrap_err();
     assert!(matches!(error, Error::NotReplicated { .. }), "{error}");
-    client.flush().await;
+    client.flush().await.unwrap();
     assert!(guard.is_valid() && mutex.is_held_by(&owner).await.unwrap());
     pair.replica.signal("-CONT");
     guard.release().await.unwrap();
@@ -261,7 +261,7 @@ async fn what_the_server_refuses_is_told_as_without_replicas() {
         matches!(&error, Error::Denied(why) if why.contains("rlock.renew")),
         "{error:?}"
     );
-    client.flush().await;
+    client.flush().await.unwrap();
     admin.untouched("k").await;
     // A key that holds something else is a loss at the next renewal.
     let client = pair.master.client().await;

@@ -95,7 +95,7 @@ async fn a_lock_stays_exclusive_until_the_last_write_guard_is_downgraded() {
     let second = second.downgrade().await.unwrap();
     assert!(lock.try_read().await.unwrap().is_some());
     drop((first, second));
-    client.flush().await;
+    client.flush().await.unwrap();
     server.admin().await.untouched("k").await;
 }
 

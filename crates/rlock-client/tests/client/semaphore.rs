@@ -26,7 +26,7 @@ async fn no_more_permits_are_held_than_there_are() {
     let two = semaphore.acquire_many_timeout(2, wait).await.unwrap();
     assert!(two.is_some() && one.is_valid());
     drop((one, two));
-    client.flush().await;
+    client.flush().await.unwrap();
     server.admin().await.untouched("k").await;
 }
 

@@ -65,7 +65,7 @@ async fn an_upgrade_that_is_not_granted_gives_the_reader_back() {
     };
     assert!(reading.is_valid() && reading.fence() == fence);
     // Nothing is left to be cancelled, which would be in the way of the next try.
-    client.flush().await;
+    client.flush().await.unwrap();
     assert_eq!(server.admin().await.calls().await.get("rlock.cancel"), None);
     let failed = reading.upgrade_timeout(Duration::MAX).await.unwrap_err();
     assert!(matches!(failed.error, Error::OutOfRange { .. }));
@@ -181,7 +181,7 @@ async fn an_upgrade_that_is_dropped_gives_up_its_place_and_its_hold() {
         panic!("the only reader");
     };
     drop(writing);
-    client.flush().await;
+    client.flush().await.unwrap();
     admin.untouched("k").await;
 }
 
@@ -205,7 +205,7 @@ async fn a_write_that_is_dropped_leaves_the_same_owners_readers() {
         drop(other);
         tokio::task::yield_now().await;
         drop(call);
-        client.flush().await;
+        client.flush().await.unwrap();
         assert!(reading.is_valid(), "after {polls} polls");
         let info = lock.info().await.unwrap();
         assert_eq!((info.mode, info.queued), (Mode::Shared, 0));
@@ -235,7 +235,7 @@ async fn an_upgrade_granted_while_nobody_looks_is_undone() {
     other.release().await.unwrap();
     eventually("granted", async || admin.gauge("handoffs").await == 1).await;
     drop(call);
-    client.flush().await;
+    client.flush().await.unwrap();
     let info = lock.info().await.unwrap();
     assert_eq!(info.mode, Mode::Shared);
     assert!(reading.is_valid() && reading.fence() > fence);
@@ -257,7 +257,7 @@ async fn an_owner_that_reads_and_asks_to_write_is_upgraded() {
     let reading_still = writing.downgrade().await.unwrap();
     assert!(lock.try_read().await.unwrap().is_some());
     drop((reading, reading_still));
-    client.flush().await;
+    client.flush().await.unwrap();
     server.admin().await.untouched("k").await;
 }
 

@@ -276,6 +276,8 @@ pub enum Action {
     Flushed {
         /// The number of the flush.
         flush: Id,
+        /// What could not be released; [`Error::NotReleased`].
+        failed: Option<Error>,
     },
     /// An event for a log.
     Note(Note),
@@ -330,6 +332,13 @@ pub enum Note {
         /// The server's error.
         reason: String,
     },
+    /// The server refused to release a hold that nobody releases by a call.
+    NotReleased {
+        /// The first key of the hold.
+        key: String,
+        /// The server's error.
+        reason: String,
+    },
     /// No server reports the slots. The servers are asked again.
     NoRoutes {
         /// Why.
@@ -362,6 +371,11 @@ impl Note {
                 is_news: true,
             } => ("cannot reach the cluster".to_owned(), failure.to_string()),
             Self::NotRenewed { key, reason } => (format!("cannot renew {key}"), reason.clone()),
+            Self::NotReleased { key, reason } => {
+                return Some(format!(
+                    "cannot release {key} ({reason}), it becomes free when its lease ends"
+                ));
+            }
             _ => return None,
         };
         Some(format!("{what} ({why}), trying again"))
@@ -623,8 +637,11 @@ impl Endpoint {
                     self.note(Note::Silent);
                     self.give_up(now, ConnectionId(connection), silent());
                 }
-                engine::Action::Flushed { flush } => {
-                    self.actions.push_back(Action::Flushed { flush });
+                engine::Action::NotReleased { key, reason } => {
+                    self.note(Note::NotReleased { key, reason });
+                }
+                engine::Action::Flushed { flush, failed } => {
+                    self.actions.push_back(Action::Flushed { flush, failed });
                 }
             }
         }

@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use crate::engine::claims::Claims;
+use crate::engine::claims::{Claims, check_key};
 use crate::engine::hold::{Grant, HeldKeys, Hold};
 use crate::engine::instant::Instant;
 use crate::engine::leaving::CleanUp;
@@ -106,6 +106,9 @@ impl Engine {
     ) {
         if self.is_leaving || self.is_closed {
             return self.resolve(id, Outcome::Failed(Error::Closed));
+        }
+        if let Err(error) = check_key(claims.key()) {
+            return self.resolve(id, Outcome::Failed(error));
         }
         if queueing == Queueing::Try && !self.is_turn_near(&claims) {
             return self.resolve(id, Outcome::Refused);

@@ -12,12 +12,31 @@ use crate::error::Error;
 /// The largest number of keys in one request.
 const KEYS_MAX: usize = 1024;
 
+/// Checks the key of a lock that is requested.
+///
+/// # Errors
+///
+/// [`Error::OutOfRange`] for an empty key. Usually a variable was not set, and
+/// programs with nothing in common would share the lock.
+pub fn check_key(key: &[u8]) -> Result<(), Error> {
+    match key {
+        [] => Err(Error::OutOfRange {
+            argument: "key",
+            value: "empty".to_owned(),
+            limit: "at least 1 byte".into(),
+        }),
+        _ => Ok(()),
+    }
+}
+
 /// Checks keys that are requested together; `keys` must be sorted.
 ///
 /// # Errors
 ///
-/// [`Error::OutOfRange`] for no keys, for more than 1024, and for one key twice.
+/// [`Error::OutOfRange`] for no keys, for more than 1024, for one key twice, and
+/// for an empty key.
 pub fn check_keys(keys: &[Arc<[u8]>]) -> Result<(), Error> {
+    keys.first().map_or(Ok(()), |first| check_key(first))?;
     let twice = keys.windows(2).find(|pair| pair.first() == pair.last());
     let value = match twice.and_then(<[_]>::first) {
         Some(key) => format!("`{}` more than once", String::from_utf8_lossy(key)),

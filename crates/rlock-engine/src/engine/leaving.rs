@@ -283,6 +283,7 @@ impl Leaving {
         let outcome = match result {
             Err(Fault::Refused(refusal)) if self.refusal.is_none() => {
                 if self.is_kept || is_single {
+                    self.report(at, &refusal);
                     return self.end(at, Outcome::Failed(refusal));
                 }
                 self.refusal = Some(refusal);
@@ -290,7 +291,10 @@ impl Leaving {
             }
             Err(fault) => match at.try_again(sent, fault) {
                 Ok(next) => return next,
-                Err(error) => Outcome::Failed(error),
+                Err(error) => {
+                    self.report(at, &error);
+                    Outcome::Failed(error)
+                }
             },
             // Nil after an unanswered release: that release succeeded.
             Ok(Reply::Nil) if self.is_kept || !is_repeated => {
@@ -305,6 +309,18 @@ impl Leaving {
         };
         let refusal = self.refusal.take().map(Outcome::Failed);
         self.end(at, refusal.unwrap_or(outcome))
+    }
+
+    /// The server refuses the release. Without a caller, a flush reports it.
+    fn report(&self, at: &mut Context<'_>, refusal: &Error) {
+        let hold = at.engine.holds.get(&self.hold);
+        if let (Some(hold), Some(rest)) = (hold, &self.rest)
+            && !self.is_kept
+            && !at.work.is_awaited
+        {
+            let lease_end = hold.lease_end;
+            at.engine.not_released(at.now, rest, refusal, lease_end);
+        }
     }
 
     /// The caller is gone. The work continues in the background until the lease

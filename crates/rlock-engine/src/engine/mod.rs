@@ -15,6 +15,7 @@
 //! - `request`: requests to a server, its replies, and its messages;
 //! - `claims`, `terms`: who asks for which keys, in which mode, and for how long;
 //! - `released`: the fences that an owner has given up;
+//! - `unreleased`: the locks that the server refused to release;
 //! - `proof`: what a guard knows without the engine.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
@@ -33,6 +34,7 @@ pub mod proof;
 mod released;
 pub mod request;
 pub mod terms;
+mod unreleased;
 mod watchdog;
 mod work;
 
@@ -44,6 +46,7 @@ use proof::{Alive, Proof};
 use released::Released;
 use request::{Notice, Reply, Request, Sent};
 use terms::{Ask, Queueing, Terms, Value};
+use unreleased::Unreleased;
 use work::{Task, Work};
 
 /// Identifies a call, a hold or a request.
@@ -133,6 +136,7 @@ pub struct Engine {
     alive: Alive,
     claims: Table<Name, Claim>,
     released: Released,
+    unreleased: Option<Unreleased>,
     /// Boxed, because they are large and a table has spare capacity.
     works: Table<Id, Box<Work>>,
     holds: Table<Id, Box<Hold>>,
@@ -173,6 +177,7 @@ impl Engine {
             routes,
             claims: Table::default(),
             released: Released::default(),
+            unreleased: None,
             works: Table::default(),
             holds: Table::default(),
             requests: Table::default(),
@@ -233,7 +238,7 @@ impl Engine {
             Event::SlotMoved { slot, node } => self.slot_moved(now, slot, node),
             Event::Routes(routes) => self.set_routes(now, routes),
             Event::Closed => self.closed(now),
-            Event::Flush { flush } => self.flush(flush),
+            Event::Flush { flush } => self.flush(now, flush),
             Event::LeaveAll => self.leave_all(now),
             Event::Tick => {}
         }
@@ -388,7 +393,7 @@ impl Engine {
             }
         }
         for (_, flush) in std::mem::take(&mut self.flushes) {
-            self.actions.push_back(Action::Flushed { flush });
+            self.flushed(flush);
         }
         // No connection is left for pending releases.
         let left = self.holds.iter().filter(|(_, hold)| hold.guards == 0);
@@ -404,7 +409,8 @@ impl Engine {
         self.separate.clear();
     }
 
-    fn flush(&mut self, flush: Id) {
+    fn flush(&mut self, now: Instant, flush: Id) {
+        self.forget_unreleased(now);
         // The final cleanup comes after these releases, so that nobody waits for
         // them.
         let is_release = |work: &Work| matches!(work.task, Task::Leave(_));
@@ -412,10 +418,15 @@ impl Engine {
         let selected = self.works.iter().filter(|(_, work)| is_awaited(work));
         let awaited: HashSet<Id> = selected.map(|(id, _)| *id).collect();
         if awaited.is_empty() {
-            self.actions.push_back(Action::Flushed { flush });
+            self.flushed(flush);
         } else {
             self.flushes.push((awaited, flush));
         }
+    }
+
+    fn flushed(&mut self, flush: Id) {
+        let failed = self.unreleased();
+        self.actions.push_back(Action::Flushed { flush, failed });
     }
 
     /// The pause before the next attempt, after `attempts` failed ones.
@@ -652,10 +663,19 @@ pub enum Action {
         /// The connection's number.
         connection: u64,
     },
+    /// The server refused to release a hold that nobody releases by a call.
+    NotReleased {
+        /// The first key of the hold.
+        key: String,
+        /// The server's error.
+        reason: String,
+    },
     /// The clean-up that was pending at [`Event::Flush`] is done.
     Flushed {
         /// The number of the flush.
         flush: Id,
+        /// What could not be released; [`Error::NotReleased`].
+        failed: Option<Error>,
     },
 }
 

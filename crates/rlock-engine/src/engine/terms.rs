@@ -11,6 +11,8 @@ use crate::error::Error;
 
 /// The default lease.
 pub const LEASE_DEFAULT: Duration = Duration::from_secs(30);
+/// The shortest lease that is valid for a moment; see [`validity_end`].
+const LEASE_MIN: Duration = Duration::from_millis(3);
 /// The largest value that any server setting allows for lease and wait.
 const DURATION_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
@@ -32,7 +34,7 @@ const DURATION_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
-    /// How long a grant lasts without renewal; whole milliseconds, from 1.
+    /// How long a grant lasts without renewal; whole milliseconds, from 3.
     #[doc(hidden)]
     pub lease: Duration,
     /// Whether the watchdog renews it.
@@ -91,9 +93,13 @@ impl Terms {
     /// holder may lose contact with the server without losing the lock. The
     /// server's limit also applies (24 h by default).
     ///
+    /// A lease has to be much longer than a round trip to the server: a guard
+    /// counts it from before the request, less 2 ms and a hundredth of it. So a
+    /// guard with a lease of 1 or 2 ms would never be valid.
+    ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] for a lease of zero or above 30 days.
+    /// [`Error::OutOfRange`] for a lease below 3 ms or above 30 days.
     ///
     /// # Examples
     ///
@@ -111,7 +117,7 @@ impl Terms {
             Lease::Renewed(lease) => (lease, true),
             Lease::Fixed(lease) => (lease, false),
         };
-        (self.lease, self.renewed) = (whole_ms("lease", lease)?, renewed);
+        (self.lease, self.renewed) = (lease_ms("lease", lease)?, renewed);
         Ok(self)
     }
 
@@ -123,9 +129,9 @@ impl Terms {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] for zero, and above 30 days.
+    /// [`Error::OutOfRange`] below 3 ms, as for a lease, and above 30 days.
     pub fn max_hold(mut self, bound: Duration) -> Result<Self, Error> {
-        self.max_hold = Some(whole_ms("max_hold", bound)?);
+        self.max_hold = Some(lease_ms("max_hold", bound)?);
         Ok(self)
     }
 
@@ -313,8 +319,9 @@ pub fn validity_end(sent: Instant, lease: Duration) -> Instant {
 
 /// `duration` in whole milliseconds, rounded up; 1 ms to 30 days.
 pub fn whole_ms(argument: &'static str, duration: Duration) -> Result<Duration, Error> {
+    let shortest = Duration::from_millis(1);
     let limit = "more than zero and at most 30 days";
-    within(argument, duration, Duration::from_nanos(1), limit)
+    within(argument, duration, shortest, limit)
 }
 
 /// The same for an argument that may be zero.
@@ -322,20 +329,26 @@ pub fn whole_ms_or_zero(argument: &'static str, duration: Duration) -> Result<Du
     within(argument, duration, Duration::ZERO, "at most 30 days")
 }
 
+/// `lease` in whole milliseconds, rounded up; 3 ms to 30 days.
+pub fn lease_ms(argument: &'static str, lease: Duration) -> Result<Duration, Error> {
+    within(argument, lease, LEASE_MIN, "from 3 ms to 30 days")
+}
+
 fn within(
     argument: &'static str,
     duration: Duration,
-    least: Duration,
+    shortest: Duration,
     limit: &'static str,
 ) -> Result<Duration, Error> {
-    if duration < least || duration > DURATION_MAX {
+    let whole = Duration::from_millis(millis(duration));
+    if whole < shortest || duration > DURATION_MAX {
         return Err(Error::OutOfRange {
             argument,
             value: format!("{duration:?}"),
             limit: limit.into(),
         });
     }
-    Ok(Duration::from_millis(millis(duration)))
+    Ok(whole)
 }
 
 /// `duration` in milliseconds, rounded up, as the wire has it.
@@ -515,6 +528,18 @@ mod tests {
             sent + (lease - Duration::from_millis(102))
         );
         assert_eq!(validity_end(sent, Duration::from_millis(1)), sent);
+    }
+
+    #[test]
+    fn a_lease_that_is_never_valid_is_out_of_range() {
+        let sent = Instant::from_nanos(1_000_000_000_000);
+        assert_eq!(lease_ms("lease", LEASE_MIN).unwrap(), LEASE_MIN);
+        assert!(validity_end(sent, LEASE_MIN) > sent);
+        let shorter = LEASE_MIN - Duration::from_millis(1);
+        assert_eq!(validity_end(sent, shorter), sent);
+        let error = lease_ms("lease", shorter).unwrap_err().to_string();
+        assert_eq!(error, "lease is 2ms, it must be from 3 ms to 30 days");
+        assert!(Terms::new().max_hold(shorter).is_err());
     }
 
     #[test]

@@ -398,8 +398,9 @@ impl Engine {
         for (awaited, _) in &mut self.flushes {
             awaited.remove(&id);
         }
-        for (_, flush) in self.flushes.extract_if(.., |(left, _)| left.is_empty()) {
-            self.actions.push_back(Action::Flushed { flush });
+        let flushed = self.flushes.extract_if(.., |(left, _)| left.is_empty());
+        for (_, flush) in flushed.collect::<Vec<_>>() {
+            self.flushed(flush);
         }
     }
 

@@ -26,7 +26,7 @@ pub fn decode(request: &Request, replies: &[Frame]) -> Result<Reply, Fault> {
         // The request is always withdrawn.
         (Request::CleanUp { .. }, Frame::Error(_)) => Ok(Reply::Refused),
         // Each key counts separately: some are not locks.
-        (Request::ReleaseEach { .. }, _) => Ok(Reply::Done),
+        (Request::ReleaseEach { claims, .. }, _) => released_each(claims, replies),
         (_, Frame::Error(error)) => {
             let claims = request.claims();
             let keys = claims.map_or_else(Vec::new, |claims| claims.keys().collect());
@@ -34,6 +34,19 @@ pub fn decode(request: &Request, replies: &[Frame]) -> Result<Reply, Fault> {
         }
         (_, reply) => read(request, reply).map_err(Fault::Refused),
     }
+}
+
+/// Decodes the replies of several releases. The first refusal counts, except for
+/// keys that are not locks.
+fn released_each(claims: &Claims, replies: &[Frame]) -> Result<Reply, Fault> {
+    for (key, reply) in claims.keys().zip(replies) {
+        if let Frame::Error(error) = reply
+            && error.code != "WRONGTYPE"
+        {
+            return Err(Fault::of(error.clone(), &[key]));
+        }
+    }
+    Ok(Reply::Done)
 }
 
 /// Decodes a reply that is not an error.
@@ -252,8 +265,10 @@ mod tests {
         assert!(matches!(moved, Err(Fault::Moved(_))));
         let fence = None;
         let each = Request::ReleaseEach { claims, fence };
-        let done = decode(&each, &[one, error("WRONGTYPE")]);
+        let done = decode(&each, &[one.clone(), error("WRONGTYPE")]);
         assert_eq!(done.unwrap(), Reply::Done);
+        let refused = decode(&each, &[error("NOPERM"), one]);
+        assert!(matches!(refused, Err(Fault::Refused(Error::Denied(_)))));
     }
 
     #[test]

@@ -118,7 +118,10 @@ impl Played {
                     format!("observer {}: {}", number.unwrap() + 1, change_text(change))
                 }
                 Action::Over { why, .. } => format!("over: {why}"),
-                Action::Flushed { .. } => "flushed".to_owned(),
+                Action::Flushed { failed, .. } => match failed {
+                    None => "flushed".to_owned(),
+                    Some(error) => format!("flushed: {error}"),
+                },
                 Action::Note(Note::NoRoutes { failure, is_news }) => {
                     self.news.extend(is_news.then(|| failure.to_string()));
                     format!("no routes: {failure}")

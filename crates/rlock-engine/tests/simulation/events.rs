@@ -48,7 +48,10 @@ impl World {
                 let soon = self.delay();
                 self.later(soon, client, WorldEvent::Connects { node });
             }
-            Action::Over { .. } | Action::NotRenewed { .. } | Action::Flushed { .. } => {}
+            Action::Over { .. }
+            | Action::NotRenewed { .. }
+            | Action::NotReleased { .. }
+            | Action::Flushed { .. } => {}
         }
     }
 

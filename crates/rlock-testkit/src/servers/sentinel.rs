@@ -1,11 +1,12 @@
 //! Replicas, and Sentinels that monitor a master and fail it over.
 
 use std::fs::File;
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 
 use tempfile::TempDir;
 
 use crate::asynchronous::{Admin, Server, eventually, together, url};
+use crate::servers::setup::guarded;
 use crate::{Setup, free_port, program};
 
 /// A replica of `master`, in sync and acknowledging.
@@ -77,10 +78,9 @@ impl Sentinel {
         let file = directory.path().join("sentinel.conf");
         std::fs::write(&file, settings).expect("the configuration can be written");
         let output = File::create(directory.path().join("output")).expect("a file can be made");
-        let process = Command::new(program())
+        let process = guarded()
             .arg(&file)
             .arg("--sentinel")
-            .stdin(Stdio::null())
             .stdout(output)
             .spawn();
         let mut sentinel = Self {

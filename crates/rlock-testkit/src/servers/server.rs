@@ -5,14 +5,14 @@
 use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
 use crate::client::{Client, PATIENCE, Subscriber, eventually, text};
-use crate::servers::setup::{Setup, program};
+use crate::servers::setup::{Setup, guarded, program};
 use crate::signal;
 
 /// A running server.
@@ -200,11 +200,10 @@ impl Server {
         }
         fs::write(&conf, lines).expect("the configuration can be written");
         let output = fs::File::create(directory.join("output")).expect("a file can be made");
-        let process = Command::new(program())
+        let process = guarded()
             .arg(&conf)
             .current_dir(directory)
             .envs(self.setup.own_environment())
-            .stdin(Stdio::null())
             .stdout(output.try_clone().expect("a file can be shared"))
             .stderr(output)
             .spawn();

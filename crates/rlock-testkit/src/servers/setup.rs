@@ -6,6 +6,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::SystemTime;
@@ -161,6 +162,19 @@ fn bus_port() -> u16 {
 /// The server program.
 pub fn program() -> String {
     std::env::var("RLOCK_SERVER").unwrap_or_else(|_| "redis-server".into())
+}
+
+/// A command that runs the server program and ends it with this program, even if this program is killed.
+///
+/// A shell becomes the server. Before that it starts a process that waits for the end of the server's standard input,
+/// and then kills the server. Only this program has the other end of that pipe. `PR_SET_PDEATHSIG` would end the server
+/// with the thread that has started it.
+pub fn guarded() -> Command {
+    let script = "exec 3<&0; (read -r _ <&3; kill -KILL $$) & exec \"$@\" </dev/null 3<&-";
+    let mut command = Command::new("sh");
+    command.args(["-c", script, "sh", &program()]);
+    command.stdin(Stdio::piped());
+    command
 }
 
 /// The module under test.

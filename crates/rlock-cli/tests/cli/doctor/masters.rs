@@ -78,6 +78,30 @@ fn all_masters_of_a_cluster_are_examined_though_one_is_unreachable() {
     assert_eq!(unreachable.count(), 1, "{report}");
 }
 
+#[test]
+fn a_replica_without_the_module_is_found() {
+    let master = good();
+    let replica = replica_of(&master);
+    let builds = |expected: &str, words: &str| {
+        let report = report(&mut rlock(&master), 0);
+        assert_eq!(severity(&report, "builds"), Some(expected), "{report}");
+        assert!(found(&report, "builds").contains(words), "{report}");
+    };
+    builds("ok", "at all 2 servers");
+    let other = Setup::new().without_module().replica_of(&master).start();
+    eventually("the replica follows", || {
+        master.info("replication", "connected_slaves") == "2"
+    });
+    builds(
+        "note",
+        &format!(" here, no module at 127.0.0.1:{}", other.port()),
+    );
+    // One that does not answer is left out.
+    drop((replica, other));
+    let report = report(&mut rlock(&master), 0);
+    assert_eq!(severity(&report, "builds"), None, "{report}");
+}
+
 fn report_at(url: &str) -> Value {
     report(&mut rlock_at(url), 1)
 }

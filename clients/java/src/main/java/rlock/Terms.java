@@ -30,7 +30,7 @@ public final class Terms {
         return DEFAULT;
     }
 
-    /** How long others wait after this process has died: 1 ms to 30 days, and at most the server's limit. */
+    /** How long others wait after this process has died: 3 ms to 30 days, and at most the server's limit. */
     public Terms lease(Duration lease) {
         return new Terms(lease, true, maxHold, bound, replicas, reportsLoss);
     }

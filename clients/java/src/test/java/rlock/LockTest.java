@@ -164,7 +164,7 @@ class LockTest {
             var most = client.getLock("most").with(standard.lease(millis(300)).maxHold(millis(700))).acquire();
             var bound = client.getLock("bound").with(standard.bound(SECOND)).acquire();
             var known = client.getLock("known").with(standard.replicas(1)).acquire();
-            var ignored = client.getLock("ignored").with(standard.fixedLease(millis(1)).ignoringLoss()).acquire();
+            var ignored = client.getLock("ignored").with(standard.fixedLease(millis(3)).ignoringLoss()).acquire();
             pause(400);
             ignored.close();
             assertThrows(LostException.class, fixed::check);
@@ -187,7 +187,8 @@ class LockTest {
         try (var client = Client.of("redis://127.0.0.1:1")) {
             var lock = client.getLock("k");
             var cases = new Object[][] {
-                {"lease is ", lock.with(Terms.standard().lease(Duration.ZERO))},
+                {"key is empty", client.getLock("")},
+                {"lease is 2ms", lock.with(Terms.standard().lease(Duration.ofMillis(2)))},
                 {"lease is PT-1S", lock.with(Terms.standard().lease(SECOND.negated()))},
                 {"permits is 3", client.getSemaphore("k", 2, 3)},
                 {"keys is 0 keys", client.getMultiLock()},

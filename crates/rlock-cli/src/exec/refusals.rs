@@ -1,0 +1,74 @@
+//! Shows why a server refuses to renew the lock, before the lock is lost.
+//!
+//! The client reports it as an event of `tracing`.
+
+use std::fmt;
+
+use serde_json::json;
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
+
+use crate::output::Output;
+use crate::readable::printable;
+
+/// The target of the client's event.
+const TARGET: &str = "rlock_client::renewal";
+
+pub(super) struct Refusals(Output);
+
+/// The fields of the client's event.
+#[derive(Default)]
+struct Refusal {
+    key: String,
+    reason: String,
+}
+
+impl Refusals {
+    /// Shows every refusal from now on.
+    pub(super) fn show(output: Output) {
+        // It fails if there is one already, and this program has no other.
+        let _ = tracing::subscriber::set_global_default(Self(output));
+    }
+}
+
+impl Subscriber for Refusals {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target() == TARGET
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let mut refusal = Refusal::default();
+        event.record(&mut refusal);
+        let Refusal { key, reason } = refusal;
+        let json = json!({"event": "not-renewed", "key": key, "reason": reason});
+        let (key, reason) = (printable(&key), printable(&reason));
+        let words = format!("rlock: {key}: not renewed, {reason}; trying again");
+        self.0.event(&json, Some(&words));
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        // Spans are not enabled, so there is none.
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+impl Visit for Refusal {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        match field.name() {
+            "key" => value.clone_into(&mut self.key),
+            "reason" => value.clone_into(&mut self.reason),
+            _ => {}
+        }
+    }
+
+    fn record_debug(&mut self, _: &Field, _: &dyn fmt::Debug) {}
+}

@@ -1,0 +1,54 @@
+//! The locks that the server refused to release when nobody waited for the
+//! outcome: dropped guards, and the holds of a client that is closed.
+
+use crate::engine::claims::Claims;
+use crate::engine::instant::Instant;
+use crate::engine::{Action, Engine};
+use crate::error::Error;
+
+/// What a flush reports about them until the last of their leases ends.
+#[derive(Debug)]
+pub(super) struct Unreleased {
+    first: String,
+    count: usize,
+    why: Error,
+    until: Instant,
+}
+
+impl Engine {
+    /// The server refused to release locks whose leases end at `lease_end`.
+    pub(super) fn not_released(
+        &mut self,
+        now: Instant,
+        claims: &Claims,
+        why: &Error,
+        lease_end: Instant,
+    ) {
+        let (key, reason) = (claims.label(), why.to_string());
+        self.actions.push_back(Action::NotReleased { key, reason });
+        self.forget_unreleased(now);
+        let first = String::from_utf8_lossy(claims.key());
+        let known = self.unreleased.get_or_insert_with(|| Unreleased {
+            first: first.into_owned(),
+            count: 0,
+            why: why.clone(),
+            until: lease_end,
+        });
+        known.count += claims.count();
+        known.until = known.until.max(lease_end);
+    }
+
+    /// Their leases may have ended.
+    pub(super) fn forget_unreleased(&mut self, now: Instant) {
+        self.unreleased.take_if(|known| known.until <= now);
+    }
+
+    /// The error of a flush, if there is one.
+    pub(super) fn unreleased(&self) -> Option<Error> {
+        self.unreleased.as_ref().map(|known| Error::NotReleased {
+            key: known.first.clone(),
+            count: known.count,
+            source: Box::new(known.why.clone()),
+        })
+    }
+}
