@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::io::{self, IsTerminal};
 use std::os::unix::ffi::OsStrExt;
 
+use rlock_client::{Error, Info, Mutex};
 use serde_json::json;
 
 use crate::address::Address;
@@ -22,6 +23,11 @@ pub(crate) struct Force {
     /// The lock.
     key: OsString,
 
+    /// End only the hold with this fence, as `rlock info` shows it.
+    #[arg(long, value_name = "N", conflicts_with = "queue",
+        value_parser = clap::value_parser!(u64).range(1..1 << 53))]
+    fence: Option<u64>,
+
     /// End every place in the queue first, including kept ones.
     #[arg(long)]
     queue: bool,
@@ -39,14 +45,20 @@ pub(crate) async fn run(force: &Force, address: &Address, output: Output) -> Res
     }
     let mutex = address.questioner().await?.mutex(key);
     let failure = |error| address.failure(&error);
+    let mut shown = None;
     if !force.yes {
-        let lock = mutex.info().await.map_err(failure)?;
-        confirm(&LockInfo::new(key, lock), force.queue, output)?;
+        let mut lock = mutex.info().await.map_err(failure)?;
+        if let Some(fence) = force.fence {
+            lock.holders.retain(|holder| holder.fence == Some(fence));
+        }
+        let lock = shown.insert(LockInfo::new(key, lock));
+        confirm(lock, force.queue, output)?;
     }
-    let removed = if force.queue {
-        mutex.force_release_queue().await
-    } else {
-        mutex.force_release().await
+    let removed = match (&shown, force.fence) {
+        _ if force.queue => mutex.force_release_queue().await,
+        (_, Some(fence)) => mutex.force_release_under(fence).await,
+        (Some(lock), None) => end_shown(&mutex, &fences(&lock.info)).await,
+        (None, None) => mutex.force_release().await,
     }
     .map_err(failure)?;
     let key = String::from_utf8_lossy(key);
@@ -54,6 +66,29 @@ pub(crate) async fn run(force: &Force, address: &Address, output: Output) -> Res
         words(&key, removed, force.queue)
     })?;
     Ok(0)
+}
+
+/// The fence of each hold; none for a hold that Redisson took.
+pub(crate) fn fences(lock: &Info) -> Vec<Option<u64>> {
+    lock.holders.iter().map(|holder| holder.fence).collect()
+}
+
+/// Ends the holds that were shown, and not their successors; returns their number.
+pub(crate) async fn end_shown(mutex: &Mutex, shown: &[Option<u64>]) -> Result<u64, Error> {
+    if shown.contains(&None) {
+        // Without a fence the server cannot compare and end in one step.
+        let held = fences(&mutex.info().await?);
+        let is_shown = held.iter().all(|fence| shown.contains(fence));
+        return match is_shown {
+            true => mutex.force_release().await,
+            false => Ok(0),
+        };
+    }
+    let mut removed = 0;
+    for fence in shown.iter().flatten() {
+        removed += mutex.force_release_under(*fence).await?;
+    }
+    Ok(removed)
 }
 
 /// The server counts the holders that it removed, not the places.
@@ -67,8 +102,7 @@ fn words(key: &str, removed: u64, queue: bool) -> String {
     }
 }
 
-/// Shows the holders and asks. The lock may have other holders by the time of
-/// the answer.
+/// Shows the holders and asks.
 fn confirm(lock: &LockInfo, queue: bool, output: Output) -> Result<(), Failure> {
     output.say(lock.words().trim_end());
     let what = if queue { "hold and place" } else { "hold" };

@@ -11,6 +11,7 @@ use serde::Serialize;
 use crate::address::Address;
 use crate::counters::{Counters, Rates};
 use crate::failure::Failure;
+use crate::force;
 use crate::info::LockInfo;
 use crate::readable::{lossy, printable, whole_ms};
 use crate::waits::Waits;
@@ -45,13 +46,6 @@ pub(super) struct Master {
     pub(super) address: String,
     /// Why it shows nothing.
     pub(super) error: Option<String>,
-}
-
-/// Identifies a hold.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct HoldId {
-    fence: Option<u64>,
-    owner: String,
 }
 
 /// The holders of a lock, in one line.
@@ -183,17 +177,10 @@ impl Sampler {
         join_all(asked).await
     }
 
-    /// Ends the holds of a lock if it has no others. Returns the number of
-    /// removed holders.
-    pub(super) async fn force(&self, key: &[u8], shown: &[HoldId]) -> Result<Option<u64>, Failure> {
-        // The server cannot compare and end holds in one step, so this also
-        // ends a hold that is granted in between.
-        let held = holds(&self.lock(key).await?.info);
-        if held.is_empty() || held.iter().any(|hold| !shown.contains(hold)) {
-            return Ok(None);
-        }
-        let removed = self.client.mutex(key).force_release().await;
-        removed.map(Some).map_err(|error| {
+    /// Ends the holds of a lock with these fences; returns their number.
+    pub(super) async fn force(&self, key: &[u8], shown: &[Option<u64>]) -> Result<u64, Failure> {
+        let removed = force::end_shown(&self.client.mutex(key), shown).await;
+        removed.map_err(|error| {
             let failure = self.address.failure(&error);
             match error {
                 Error::Unavailable { .. } => failure.with_hint(CHECK_HOLDERS),
@@ -231,14 +218,6 @@ impl Held {
         let (by, value) = (words.into(), None);
         Self { by, value }
     }
-}
-
-pub(super) fn holds(lock: &Info) -> Vec<HoldId> {
-    let holds = lock.holders.iter().map(|holder| HoldId {
-        fence: holder.fence,
-        owner: holder.owner.clone(),
-    });
-    holds.collect()
 }
 
 impl Master {

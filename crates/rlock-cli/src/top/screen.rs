@@ -13,11 +13,12 @@ use ratatui::widgets::TableState;
 use rlock_client::{Contended, Mode};
 
 use crate::failure::Failure;
+use crate::force::fences;
 use crate::info::LockInfo;
 use crate::readable::lossy;
 
 use super::keys::{Action, action, has_control, movement};
-use super::sample::{Held, Sample, holds};
+use super::sample::{Held, Sample};
 use super::view::Paint;
 use super::worker::{Answer, Question};
 
@@ -397,7 +398,7 @@ impl Screen {
             let Confirm { key, lock, .. } = confirm;
             let words = format!("ending the holds of {}", lossy(&key));
             self.dialog = Some(Dialog::Message(vec![words]));
-            self.wanted.command = Some(Question::Force(key, holds(&lock.info)));
+            self.wanted.command = Some(Question::Force(key, fences(&lock.info)));
         }
     }
 
@@ -510,15 +511,14 @@ fn confirm(key: Vec<u8>, lock: Result<LockInfo, Failure>) -> Dialog {
 }
 
 /// The outcome of ending holds.
-fn forced(key: &[u8], removed: Result<Option<u64>, Failure>) -> Vec<String> {
+fn forced(key: &[u8], removed: Result<u64, Failure>) -> Vec<String> {
     let key = lossy(key);
     match removed {
-        Ok(Some(0)) => vec![format!("nobody held {key}")],
-        Ok(Some(1)) => vec![format!("{key}: 1 holder removed")],
-        Ok(Some(removed)) => vec![format!("{key}: {removed} holders removed")],
-        Ok(None) => vec![format!(
+        Ok(0) => vec![format!(
             "nothing was changed: the holders of {key} have changed since the question"
         )],
+        Ok(1) => vec![format!("{key}: 1 holder removed")],
+        Ok(removed) => vec![format!("{key}: {removed} holders removed")],
         Err(failure) => failed(failure),
     }
 }

@@ -286,8 +286,8 @@ fn what_a_server_says_of_a_force_is_shown_with_its_hint() {
     for words in ["NOPERM: no permission", "see the rights"] {
         assert!(shown.contains(words), "{shown}");
     }
-    screen.update(Answer::Force(b"k".to_vec(), Ok(Some(2))));
+    screen.update(Answer::Force(b"k".to_vec(), Ok(2)));
     assert!(shows(&mut screen, 60, 20).contains("k: 2 holders removed"));
-    screen.update(Answer::Force(b"k".to_vec(), Ok(None)));
+    screen.update(Answer::Force(b"k".to_vec(), Ok(0)));
     assert!(shows(&mut screen, 60, 20).contains("nothing was changed"));
 }

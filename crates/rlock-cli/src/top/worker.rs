@@ -5,7 +5,7 @@ use std::pin::Pin;
 use crate::failure::Failure;
 use crate::info::LockInfo;
 
-use super::sample::{Held, HoldId, Sample, Sampler};
+use super::sample::{Held, Sample, Sampler};
 
 /// A question of the screen, or a command of the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,8 +18,8 @@ pub(super) enum Question {
     Queue(Vec<u8>),
     /// The same, before the user is asked whether to end its holds.
     Confirm(Vec<u8>),
-    /// Ends the lock's holds, if they are still these.
-    Force(Vec<u8>, Vec<HoldId>),
+    /// Ends the lock's holds with these fences.
+    Force(Vec<u8>, Vec<Option<u64>>),
 }
 
 pub(super) enum Answer {
@@ -27,8 +27,8 @@ pub(super) enum Answer {
     Holders(Vec<(Vec<u8>, Held)>),
     Queue(Vec<u8>, Result<LockInfo, Failure>),
     Confirm(Vec<u8>, Result<LockInfo, Failure>),
-    /// The number of removed holders; none if the lock has other holds.
-    Force(Vec<u8>, Result<Option<u64>, Failure>),
+    /// The number of removed holders.
+    Force(Vec<u8>, Result<u64, Failure>),
 }
 
 type Pending = Pin<Box<dyn Future<Output = (Sampler, Answer)>>>;

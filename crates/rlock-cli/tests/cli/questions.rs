@@ -167,6 +167,38 @@ fn force_with_yes_removes_the_holder() {
 }
 
 #[test]
+fn force_with_a_fence_ends_only_its_hold() {
+    let server = Server::start();
+    server.held_by("k", "ann");
+    let fence = server.admin().fence("k");
+    let later = (fence + 1).to_string();
+    let removed = ask(&server, &["force", "k", "--yes", "--fence", &later]).stdout;
+    assert_eq!(removed, "k: nobody held it\n");
+    let removed = ask(
+        &server,
+        &["force", "k", "--yes", "--fence", &fence.to_string()],
+    )
+    .stdout;
+    assert_eq!(removed, "k: 1 holder removed\n");
+    let ended = finished(rlock(&server).args(["force", "k", "--yes", "--fence", "0"]));
+    ended.assert_code(2);
+}
+
+/// The lock has passed to another owner between question and answer.
+#[test]
+fn force_ends_only_holds_that_it_has_shown() {
+    let server = Server::start();
+    server.held_by("k", "ann");
+    let mut terminal = Terminal::start(&server, &["force", "k"]);
+    terminal.until_shows("Type `yes`");
+    let _: redis::Value = server.admin().run("RLOCK.RELEASE k ann ALL");
+    server.held_by("k", "bob");
+    terminal.types("yes\n");
+    assert_eq!(terminal.finish(), 0);
+    assert!(server.admin().is_held("k"));
+}
+
+#[test]
 fn force_with_queue_leaves_the_lock_to_nobody() {
     let server = Server::start();
     server.held_by("k", "ann");

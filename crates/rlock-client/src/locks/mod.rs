@@ -141,6 +141,11 @@ impl Lock {
         self.ask_to_end(requests::force(&self.key)).await
     }
 
+    pub(crate) async fn force_under(&self, fence: u64) -> Result<u64, Error> {
+        self.ask_to_end(requests::force_under(&self.key, fence))
+            .await
+    }
+
     pub(crate) async fn force_queue(&self) -> Result<u64, Error> {
         self.ask_to_end(requests::force_queue(&self.key)).await
     }

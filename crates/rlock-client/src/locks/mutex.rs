@@ -254,6 +254,24 @@ impl Mutex {
         self.lock.force().await
     }
 
+    /// Takes the lock from the holder with this fence, and not from its
+    /// successor; the number of holders removed, 0 if no holder has it.
+    ///
+    /// [`info`](Self::info) shows the fences. Otherwise as
+    /// [`force_release`](Self::force_release).
+    ///
+    /// # Errors
+    ///
+    /// As for [`force_release`](Self::force_release), and [`Error::Refused`] for
+    /// a fence of 0 or above 9007199254740991.
+    ///
+    /// # Cancel safety
+    ///
+    /// Whether it is done is not known then.
+    pub async fn force_release_under(&self, fence: u64) -> Result<u64, Error> {
+        self.lock.force_under(fence).await
+    }
+
     /// Takes the lock from its holders after ending every place in its queue;
     /// the number of holders removed.
     ///

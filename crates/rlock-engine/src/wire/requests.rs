@@ -283,6 +283,13 @@ pub fn force(key: &[u8]) -> Command {
     command
 }
 
+/// Ends the hold of a lock with this fence.
+pub fn force_under(key: &[u8], fence: u64) -> Command {
+    let mut command = force(key);
+    command.arg("FENCE").number(fence);
+    command
+}
+
 /// Ends every hold of a lock and clears its queue.
 pub fn force_queue(key: &[u8]) -> Command {
     let mut command = force(key);

@@ -63,7 +63,7 @@ pub fn reliability(reply: &Frame) -> Reliability {
 }
 
 /// Reads the reply to [`slots`] from the server at `asked`, which may omit hosts
-/// (see [`host`]). Ranges that are not understood are left out.
+/// (see `host`). Ranges that are not understood are left out.
 pub fn ranges(reply: &Frame, asked: &str) -> Vec<Range> {
     let ranges = reply.as_list().unwrap_or_default().iter();
     ranges
