@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io::{self, IsTerminal};
 use std::os::unix::ffi::OsStrExt;
 
-use rlock_client::{Error, Info, Mutex};
+use rlock_client::{Error, Holder, Mutex};
 use serde_json::json;
 
 use crate::address::Address;
@@ -51,13 +51,14 @@ pub(crate) async fn run(force: &Force, address: &Address, output: Output) -> Res
         if let Some(fence) = force.fence {
             lock.holders.retain(|holder| holder.fence == Some(fence));
         }
-        let lock = shown.insert(LockInfo::new(key, lock));
-        confirm(lock, force.queue, output)?;
+        let lock = LockInfo::new(key, lock);
+        confirm(&lock, force.queue, output)?;
+        shown = Some(lock.info.holders);
     }
     let removed = match (&shown, force.fence) {
         _ if force.queue => mutex.force_release_queue().await,
         (_, Some(fence)) => mutex.force_release_under(fence).await,
-        (Some(lock), None) => end_shown(&mutex, &fences(&lock.info)).await,
+        (Some(shown), None) => end_shown(&mutex, shown).await,
         (None, None) => mutex.force_release().await,
     }
     .map_err(failure)?;
@@ -68,25 +69,22 @@ pub(crate) async fn run(force: &Force, address: &Address, output: Output) -> Res
     Ok(0)
 }
 
-/// The fence of each hold; none for a hold that Redisson took.
-pub(crate) fn fences(lock: &Info) -> Vec<Option<u64>> {
-    lock.holders.iter().map(|holder| holder.fence).collect()
-}
-
 /// Ends the holds that were shown, and not their successors; returns their number.
-pub(crate) async fn end_shown(mutex: &Mutex, shown: &[Option<u64>]) -> Result<u64, Error> {
-    if shown.contains(&None) {
-        // Without a fence the server cannot compare and end in one step.
-        let held = fences(&mutex.info().await?);
-        let is_shown = held.iter().all(|fence| shown.contains(fence));
-        return match is_shown {
+pub(crate) async fn end_shown(mutex: &Mutex, shown: &[Holder]) -> Result<u64, Error> {
+    let Some(fences) = shown.iter().map(|it| it.fence).collect::<Option<Vec<_>>>() else {
+        // The server cannot compare and end a hold of Redisson in one step.
+        let is_shown = |held: &Holder| {
+            let is_it = |it: &Holder| (it.fence, &it.owner) == (held.fence, &held.owner);
+            shown.iter().any(is_it)
+        };
+        return match mutex.info().await?.holders.iter().all(is_shown) {
             true => mutex.force_release().await,
             false => Ok(0),
         };
-    }
+    };
     let mut removed = 0;
-    for fence in shown.iter().flatten() {
-        removed += mutex.force_release_under(*fence).await?;
+    for fence in fences {
+        removed += mutex.force_release_under(fence).await?;
     }
     Ok(removed)
 }

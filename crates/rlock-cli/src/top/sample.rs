@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::future::join_all;
-use rlock_client::{Answer, Client, Contended, Error, Info};
+use rlock_client::{Answer, Client, Contended, Error, Holder, Info};
 use serde::Serialize;
 
 use crate::address::Address;
@@ -177,8 +177,8 @@ impl Sampler {
         join_all(asked).await
     }
 
-    /// Ends the holds of a lock with these fences; returns their number.
-    pub(super) async fn force(&self, key: &[u8], shown: &[Option<u64>]) -> Result<u64, Failure> {
+    /// Ends these holds of a lock; returns their number.
+    pub(super) async fn force(&self, key: &[u8], shown: &[Holder]) -> Result<u64, Failure> {
         let removed = force::end_shown(&self.client.mutex(key), shown).await;
         removed.map_err(|error| {
             let failure = self.address.failure(&error);

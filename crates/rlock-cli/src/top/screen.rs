@@ -13,7 +13,6 @@ use ratatui::widgets::TableState;
 use rlock_client::{Contended, Mode};
 
 use crate::failure::Failure;
-use crate::force::fences;
 use crate::info::LockInfo;
 use crate::readable::lossy;
 
@@ -398,7 +397,7 @@ impl Screen {
             let Confirm { key, lock, .. } = confirm;
             let words = format!("ending the holds of {}", lossy(&key));
             self.dialog = Some(Dialog::Message(vec![words]));
-            self.wanted.command = Some(Question::Force(key, fences(&lock.info)));
+            self.wanted.command = Some(Question::Force(key, lock.info.holders));
         }
     }
 

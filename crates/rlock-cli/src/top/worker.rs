@@ -2,6 +2,8 @@
 
 use std::pin::Pin;
 
+use rlock_client::Holder;
+
 use crate::failure::Failure;
 use crate::info::LockInfo;
 
@@ -18,8 +20,8 @@ pub(super) enum Question {
     Queue(Vec<u8>),
     /// The same, before the user is asked whether to end its holds.
     Confirm(Vec<u8>),
-    /// Ends the lock's holds with these fences.
-    Force(Vec<u8>, Vec<Option<u64>>),
+    /// Ends these holds of the lock.
+    Force(Vec<u8>, Vec<Holder>),
 }
 
 pub(super) enum Answer {

@@ -198,6 +198,26 @@ fn force_ends_only_holds_that_it_has_shown() {
     assert!(server.admin().is_held("k"));
 }
 
+/// Holds of Redisson have no fence.
+#[test]
+fn force_tells_holds_without_a_fence_by_their_owners() {
+    let server = Server::start();
+    let mut admin = server.admin();
+    let mut terminals = ["ann", "bob"].map(|shown| {
+        let _: i64 = admin.run("DEL k");
+        let _: i64 = admin.run(&format!("HSET k {shown} 1"));
+        let _: i64 = admin.run("PEXPIRE k 600000");
+        let terminal = Terminal::start(&server, &["force", "k"]);
+        terminal.until_shows("Type `yes`");
+        terminal
+    });
+    for (terminal, is_held) in terminals.iter_mut().zip([true, false]) {
+        terminal.types("yes\n");
+        assert_eq!(terminal.finish(), 0);
+        assert_eq!(admin.is_held("k"), is_held);
+    }
+}
+
 #[test]
 fn force_with_queue_leaves_the_lock_to_nobody() {
     let server = Server::start();
