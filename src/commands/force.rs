@@ -70,7 +70,7 @@ fn end_orphan(
     op.ctx.signal_modified(op.key);
     op.ctx.notify(KeyEvent::Del, op.key);
     drop(changing);
-    transact(state, op, |locks, _, _, _| {
-        Ok(locks.end_orphan(orphan.owners))
+    transact(state, op, |locks, name, _, _| {
+        Ok(locks.end_orphan(op.now, name, orphan.owners))
     })
 }

@@ -15,6 +15,8 @@
 //! Each server has its own directory and ends when its value is dropped. Until then it must be healthy: alive, without
 //! a crash report, and without a panic in the module.
 //!
+//! What a test cannot go on without, such as a server that starts, panics here where it is missing.
+//!
 //! The program `rlock-testserver` starts the same servers for tests in other languages.
 
 pub mod core;

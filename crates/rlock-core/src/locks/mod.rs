@@ -252,16 +252,26 @@ impl Locks {
 
     /// Records the fence of an orphan before it is deleted: a hash of this module
     /// that is no lock any more, for instance because its time to live was removed.
+    /// Where the lock was left to clients outside the queue, it is not any more.
     pub fn note_orphan(&mut self, now: Timestamp, name: Name<'_>, fence: Option<Fence>) {
         if let Some(fence) = fence {
             self.fences.record(now, name, fence);
         }
+        if let Some(id) = self.table.find(name) {
+            self.end_offer(id);
+        }
     }
 
-    /// Counts the owners of an orphan that was deleted.
-    pub fn end_orphan(&mut self, owners: u64) -> Step<u64> {
+    /// Counts the owners of an orphan that was deleted, after the lock is settled.
+    pub fn end_orphan(&mut self, now: Timestamp, name: Name<'_>, owners: u64) -> Step<u64> {
         self.counters.force_releases += owners;
-        Step::without_effects(owners).announcing(Announce::IfFree)
+        let queue = self.table.find(name);
+        let announce = match queue.is_some_and(|id| self.is_offered(now, id)) {
+            // With the unlock message.
+            true => Announce::No,
+            false => Announce::IfFree,
+        };
+        Step::without_effects(owners).announcing(announce)
     }
 
     /// Removes the owner's place from the queue, with all places of a request for

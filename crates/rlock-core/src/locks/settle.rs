@@ -448,7 +448,7 @@ impl Locks {
         })
     }
 
-    fn end_offer(&mut self, id: QueueId) {
+    pub(super) fn end_offer(&mut self, id: QueueId) {
         if let Some(streak) = self.table.streak(id) {
             streak.end_offer();
         }

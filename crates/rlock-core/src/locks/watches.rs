@@ -34,7 +34,11 @@ impl Locks {
         match (ended, searching) {
             (Some(ended), None) if ended.len() <= self.budget.left() => {
                 for owner in &ended {
-                    if let Some(watch) = self.table.watch_of(id, owner) {
+                    // The owner may hold the lock again, under another fence.
+                    let holds = |it: &Watch| hold.fence_of(owner) == Some(it.fence);
+                    if let Some(watch) = self.table.watch_of(id, owner)
+                        && !self.table.watch(watch).is_some_and(holds)
+                    {
                         self.report_loss(now, watch, step);
                     }
                 }

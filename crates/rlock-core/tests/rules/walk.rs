@@ -26,12 +26,11 @@ impl Iterator for Steps {
 
 /// Walks, and fails with the operations that lead to the difference.
 ///
-/// With `WALK=seed:step`, core and model are printed side by side before and
-/// after that step.
+/// With `SEED=seed WALK=step`, core and model are printed side by side before
+/// and after that step.
 fn walk(pair: &mut Pair, seed: u64, operations: impl Iterator<Item = Operation>) {
-    let shown = std::env::var("WALK").unwrap_or_default();
-    let shown = shown.strip_prefix(&format!("{seed}:"));
-    let shown = shown.map(|step| step.parse().expect("WALK is seed:step"));
+    let shown = std::env::var("WALK").ok();
+    let shown = shown.map(|step| step.parse().expect("WALK is a step"));
     let mut last = Vec::new();
     for (at, operation) in operations.enumerate() {
         last.push(operation);
@@ -47,7 +46,7 @@ fn walk(pair: &mut Pair, seed: u64, operations: impl Iterator<Item = Operation>)
             let tail = last[last.len().saturating_sub(12)..].iter();
             let tail: Vec<_> = tail.map(|it| format!("{it:?}")).collect();
             let tail = tail.join("\n");
-            panic!("seed {seed}, step {at}: {difference}\nafter\n{tail}");
+            panic!("SEED={seed} WALK={at}: {difference}\nafter\n{tail}");
         }
     }
 }
@@ -55,7 +54,7 @@ fn walk(pair: &mut Pair, seed: u64, operations: impl Iterator<Item = Operation>)
 /// Walks from new seeds, and checks that all outcomes were reached.
 fn walks(name: &str, setup: Setup, rare: &[(&'static str, &'static str)]) {
     let mut reached = Reached::new();
-    let walked = seeds::each(name, &[], Duration::from_secs(5), |seed| {
+    let walked = seeds::each(name, &FAILED, Duration::from_secs(5), |seed| {
         let mut pair = Pair::new(setup);
         let operations = Steps(seed).take(10_000).map(Operation::decode);
         walk(&mut pair, seed, operations);
@@ -63,11 +62,18 @@ fn walks(name: &str, setup: Setup, rare: &[(&'static str, &'static str)]) {
             *reached.entry(what).or_default() += times;
         }
     });
-    for outcome in OUTCOMES.iter().chain(rare).filter(|_| walked > 1) {
+    // A single seed does not reach all of them.
+    if walked == 1 {
+        return;
+    }
+    for outcome in OUTCOMES.iter().chain(rare) {
         let times = reached.get(outcome).copied().unwrap_or_default();
         assert!(times >= OFTEN, "{outcome:?} was reached {times} times");
     }
 }
+
+/// Seeds of walks that showed a difference at some time.
+const FAILED: [u64; 3] = [245_983_306_531, 1_010_298_106_313, 653_532_036_276];
 
 /// How often each walk must reach each outcome.
 const OFTEN: u64 = 3;
@@ -193,15 +199,34 @@ fn core_and_model_agree_on_a_long_walk_without_deadlock_detection() {
 }
 
 /// Nearly all requests are for permits. A request that would close a knot by
-/// waiting is refused.
-#[test]
-fn core_and_model_agree_on_a_long_walk_with_permits() {
-    let time = Duration::from_secs(10);
-    seeds::each("a long walk with permits", &[], time, |seed| {
+/// waiting is refused, on average at least this often in a walk.
+fn walk_for_permits(name: &str, is_taken: fn(&Operation) -> bool, least: u64) {
+    let mut refused = 0;
+    let walked = seeds::each(name, &FAILED, Duration::from_secs(5), |seed| {
         let mut pair = Pair::new(Setup::WIDE);
         let operations = Steps(seed).map(Operation::decode_of_permits);
-        walk(&mut pair, seed, operations.take(20_000));
-        let refused = pair.reached.get(&("ACQUIRE", "deadlock"));
-        assert!(refused.is_some_and(|it| *it > 50), "{refused:?}");
+        walk(&mut pair, seed, operations.filter(is_taken).take(20_000));
+        refused += pair.reached.get(&("ACQUIRE", "deadlock")).unwrap_or(&0);
     });
+    // A single seed may be below the average.
+    if walked == 1 {
+        return;
+    }
+    let average = refused / walked;
+    println!("{name}: {average} deadlocks in a walk");
+    assert!(average >= least, "{average}");
+}
+
+/// Foreign changes end some waits, so fewer requests close a knot.
+#[test]
+fn core_and_model_agree_on_a_long_walk_with_permits() {
+    walk_for_permits("a long walk with permits", |_| true, 150);
+}
+
+/// Nobody changes keys from outside, and no knot arises in another way.
+#[test]
+fn core_and_model_agree_on_a_long_walk_with_permits_that_nobody_else_changes() {
+    let name = "a long walk with permits that nobody else changes";
+    let is_ours = |it: &Operation| !matches!(it, Operation::Foreign { .. });
+    walk_for_permits(name, is_ours, 200);
 }

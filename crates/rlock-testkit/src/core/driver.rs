@@ -199,8 +199,8 @@ impl Driver {
             }
             self.locks.note_orphan(self.now, name, orphan.fence);
             self.store.delete(self.now, name);
-            return self.step(name, None, |locks, _, _| {
-                let step = locks.end_orphan(orphan.owners);
+            return self.step(name, None, |locks, now, _| {
+                let step = locks.end_orphan(now, name, orphan.owners);
                 step.with(Reply::Number(orphan.owners))
             });
         }

@@ -216,8 +216,9 @@ impl Model {
         }
         let owners = orphan.holders.len() as u64;
         self.counters.force_releases += owners;
-        self.locks[at].data = Data::Absent;
-        self.locks[at].owes_message = true;
+        let lock = &mut self.locks[at];
+        (lock.data, lock.yields_until) = (Data::Absent, None);
+        lock.owes_message = true;
         self.settle(at);
         self.done(Reply::Number(owners))
     }

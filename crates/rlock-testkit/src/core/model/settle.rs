@@ -136,16 +136,11 @@ impl Model {
 
     /// A command or a turn has read the key.
     pub(super) fn see(&mut self, at: usize) {
-        let (now, grants_from) = (self.now, self.grants_from);
         let lock = &mut self.locks[at];
         lock.seen_end = lock.data.lock().and_then(|hash| {
             let ends = hash.holders.iter().map(|it| hash.end_of(it));
             ends.min()
         });
-        // Until grants begin, the key is read for the grants and not for its end.
-        lock.seen_end = lock
-            .seen_end
-            .filter(|end| now >= grants_from || *end < grants_from);
         if lock.data != Data::Absent {
             lock.yields_until = None;
         }
