@@ -47,13 +47,20 @@ pub(crate) async fn run(force: &Force, address: &Address, output: Output) -> Res
     let failure = |error| address.failure(&error);
     let mut shown = None;
     if !force.yes {
-        let mut lock = mutex.info().await.map_err(failure)?;
-        if let Some(fence) = force.fence {
-            lock.holders.retain(|holder| holder.fence == Some(fence));
+        match mutex.info().await {
+            Ok(mut lock) => {
+                if let Some(fence) = force.fence {
+                    lock.holders.retain(|holder| holder.fence == Some(fence));
+                }
+                let lock = LockInfo::new(key, lock);
+                output.say(lock.words().trim_end());
+                shown = Some(lock.info.holders);
+            }
+            // What is left of a lock can be deleted, but has no holders to show.
+            Err(error @ Error::NotALock(_)) => output.say(&error.to_string()),
+            Err(error) => return Err(failure(error)),
         }
-        let lock = LockInfo::new(key, lock);
-        confirm(&lock, force.queue, output)?;
-        shown = Some(lock.info.holders);
+        confirm(&force.question(), output)?;
     }
     let removed = match (&shown, force.fence) {
         _ if force.queue => mutex.force_release_queue().await,
@@ -64,9 +71,36 @@ pub(crate) async fn run(force: &Force, address: &Address, output: Output) -> Res
     .map_err(failure)?;
     let key = String::from_utf8_lossy(key);
     output.result(&json!({"key": key, "removed": removed}), || {
-        words(&key, removed, force.queue)
+        force.words(&key, removed, shown.is_some_and(|it| !it.is_empty()))
     })?;
     Ok(0)
+}
+
+impl Force {
+    fn question(&self) -> String {
+        let key = self.key.to_string_lossy();
+        let key = printable(&key);
+        match self.fence {
+            Some(fence) => format!("End the hold of {key} with the fence {fence}?"),
+            None if self.queue => format!("End every hold and place of {key}?"),
+            None => format!("End every hold of {key}?"),
+        }
+    }
+
+    /// The server counts the holders that it removed, not the places.
+    fn words(&self, key: &str, removed: u64, were_shown: bool) -> String {
+        let key = printable(key);
+        let ended = if self.queue { ", queue ended" } else { "" };
+        match (removed, self.fence) {
+            (0, Some(fence)) => format!("{key}: no hold has the fence {fence}"),
+            (0, None) if were_shown && !self.queue => {
+                format!("{key}: the holders shown no longer held it")
+            }
+            (0, None) => format!("{key}: nobody held it{ended}"),
+            (1, _) => format!("{key}: 1 holder removed{ended}"),
+            _ => format!("{key}: {removed} holders removed{ended}"),
+        }
+    }
 }
 
 /// Ends the holds that were shown, and not their successors; returns their number.
@@ -89,25 +123,8 @@ pub(crate) async fn end_shown(mutex: &Mutex, shown: &[Holder]) -> Result<u64, Er
     Ok(removed)
 }
 
-/// The server counts the holders that it removed, not the places.
-fn words(key: &str, removed: u64, queue: bool) -> String {
-    let key = printable(key);
-    let ended = if queue { ", queue ended" } else { "" };
-    match removed {
-        0 => format!("{key}: nobody held it{ended}"),
-        1 => format!("{key}: 1 holder removed{ended}"),
-        _ => format!("{key}: {removed} holders removed{ended}"),
-    }
-}
-
-/// Shows the holders and asks.
-fn confirm(lock: &LockInfo, queue: bool, output: Output) -> Result<(), Failure> {
-    output.say(lock.words().trim_end());
-    let what = if queue { "hold and place" } else { "hold" };
-    output.say(&format!(
-        "\nEnd every {what} of {}? Type `yes`: ",
-        printable(&lock.key)
-    ));
+fn confirm(question: &str, output: Output) -> Result<(), Failure> {
+    output.say(&format!("\n{question} Type `yes`: "));
     let mut answer = String::new();
     io::stdin()
         .read_line(&mut answer)

@@ -173,7 +173,7 @@ fn force_with_a_fence_ends_only_its_hold() {
     let fence = server.admin().fence("k");
     let later = (fence + 1).to_string();
     let removed = ask(&server, &["force", "k", "--yes", "--fence", &later]).stdout;
-    assert_eq!(removed, "k: nobody held it\n");
+    assert_eq!(removed, format!("k: no hold has the fence {later}\n"));
     let removed = ask(
         &server,
         &["force", "k", "--yes", "--fence", &fence.to_string()],
@@ -194,8 +194,24 @@ fn force_ends_only_holds_that_it_has_shown() {
     let _: redis::Value = server.admin().run("RLOCK.RELEASE k ann ALL");
     server.held_by("k", "bob");
     terminal.types("yes\n");
+    terminal.until_shows("k: the holders shown no longer held it");
     assert_eq!(terminal.finish(), 0);
     assert!(server.admin().is_held("k"));
+}
+
+/// Its time to live was removed, so it is not a lock any more.
+#[test]
+fn force_deletes_what_is_left_of_a_lock() {
+    let server = Server::start();
+    server.held_by("k", "ann");
+    let _: i64 = server.admin().run("PERSIST k");
+    let mut terminal = Terminal::start(&server, &["force", "k"]);
+    terminal.until_shows("RLOCK.FORCE deletes a hash that has a field");
+    terminal.until_shows("End every hold of k? Type `yes`");
+    terminal.types("yes\n");
+    terminal.until_shows("k: 1 holder removed");
+    assert_eq!(terminal.finish(), 0);
+    assert_eq!(server.admin().run::<i64>("EXISTS k"), 0);
 }
 
 /// Holds of Redisson have no fence.

@@ -95,7 +95,9 @@ async fn a_lease_that_is_too_short_for_all_is_asked_for_with_pauses() {
     let short = Lease::Fixed(Duration::from_millis(3));
     let short = Terms::new().lease(short).unwrap();
     // Their requests take longer on any machine.
-    let multi = client.multi((0..300).map(|at| format!("k{at}"))).with(short);
+    let multi = client
+        .multi((0..300).map(|at| format!("k{at}")))
+        .with(short);
     let wait = Duration::from_secs(1);
     assert!(multi.lock_timeout(wait).await.unwrap().is_none());
     let calls = server.admin().await.calls().await["rlock.acquire"];
