@@ -38,10 +38,16 @@ struct Entry {
     until: Instant,
 }
 
+impl Entry {
+    fn lasts(&self, now: Instant) -> bool {
+        self.until > now
+    }
+}
+
 impl Released {
     fn entry(&mut self, now: Instant, name: &Name, lease_end: Instant) -> &mut Entry {
         if self.entries.len() >= self.sweep_at.max(SWEEP_MIN) {
-            self.entries.retain(|_, entry| entry.until > now);
+            self.entries.retain(|_, entry| entry.lasts(now));
             self.sweep_at = 2 * self.entries.len();
         }
         let until = lease_end + CLOCK_DIFFERENCE;
@@ -55,7 +61,7 @@ impl Released {
     }
 
     fn has(&self, now: Instant, name: &Name, fence: u64, connection: Option<u64>) -> bool {
-        let entry = self.entries.get(name).filter(|entry| entry.until > now);
+        let entry = self.entries.get(name).filter(|entry| entry.lasts(now));
         entry.is_some_and(|entry| {
             let is_new = entry.undone_by.is_none() || entry.undone_by == connection;
             fence <= entry.fence || !is_new
@@ -111,4 +117,47 @@ impl Engine {
 
 fn names_to_remember(claims: &Claims) -> impl Iterator<Item = &Name> {
     claims.names().filter(|_| !claims.owner().is_single_use())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEASE: Duration = Duration::from_secs(20);
+
+    fn at(second: u64) -> Instant {
+        Instant::from_nanos(0) + Duration::from_secs(second)
+    }
+
+    fn name(number: u64) -> Name {
+        Name::new(format!("owner key{number}").as_bytes())
+    }
+
+    /// One lock is released each second, and remembered for 30 s.
+    #[test]
+    fn what_is_remembered_is_limited_by_the_leases() {
+        let mut released = Released::default();
+        for second in 0..1000 {
+            let now = at(second);
+            released.entry(now, &name(second), now + LEASE).fence = second;
+            assert!(released.entries.len() <= SWEEP_MIN);
+            for age in [0, 29, 30].into_iter().filter(|age| *age <= second) {
+                let (name, fence) = (name(second - age), second - age);
+                assert_eq!(released.has(now, &name, fence, None), age < 30);
+            }
+        }
+    }
+
+    /// Entries that must stay are gone through again only when there are twice as many.
+    #[test]
+    fn searches_for_old_entries_become_rarer_the_more_must_stay() {
+        let (mut released, mut searches) = (Released::default(), 0);
+        for number in 0..10_000 {
+            let before = released.sweep_at;
+            released.entry(at(0), &name(number), at(0) + LEASE);
+            searches += u64::from(released.sweep_at != before);
+        }
+        // At 64, 128 and so on up to 8,192.
+        assert_eq!(searches, 8);
+    }
 }
