@@ -702,3 +702,25 @@ impl Extension {
         Next::End(Outcome::Failed(error))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn additional_renewals_become_fewer_while_half_of_them_suffice() {
+        let mut renewals = Renewals {
+            underway: 10,
+            more: 10,
+            ..Renewals::default()
+        };
+        let more = (0..10).map(|_| {
+            renewals.has_ended();
+            renewals.more
+        });
+        assert_eq!(
+            more.collect::<Vec<_>>(),
+            [10, 10, 10, 10, 10, 9, 8, 7, 6, 5]
+        );
+    }
+}

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rlock_engine::engine::terms::Terms;
 
-use crate::played::{Played, bulk, list};
+use crate::played::{Played, bulk, list, push};
 
 /// The key `a` is in slot 15495, `b` in 3300.
 pub(crate) fn slots(masters: &[(u16, u16, &str)]) -> String {
@@ -405,4 +405,24 @@ fn a_late_answer_about_slots_does_not_answer_the_next_question() {
     it.asks("a");
     let actions = it.actions();
     assert!(actions[0].starts_with("2 RLOCK.ACQUIRE a"), "{actions:?}");
+}
+
+/// It did not come before what undid the request: that went to the other server.
+#[test]
+fn a_grant_by_the_former_server_of_a_key_is_undone_too() {
+    let mut it = connected();
+    it.asks("a");
+    it.answers(3, "RLOCK.ACQUIRE", "+WAITING\r\n");
+    it.abandons(3);
+    it.answers(3, "RLOCK.CANCEL a o3", "-MOVED 15495 m:7\r\n");
+    it.answers(3, "RLOCK.RELEASE a o3", "-MOVED 15495 m:7\r\n");
+    it.actions();
+    it.receives(3, push(&["smessage", "rlock:client:{0}:c", "grant 8 o3 a"]));
+    assert_eq!(it.actions(), [""; 0]);
+    let undone = ["2 RLOCK.CANCEL a o3", "2 RLOCK.RELEASE a o3 ALL"];
+    it.answers_each(2, |asked| match asked.starts_with("RLOCK.RENEW") {
+        true => ":9\r\n".to_owned(),
+        false => ":0\r\n".to_owned(),
+    });
+    assert_eq!(it.actions(), undone);
 }

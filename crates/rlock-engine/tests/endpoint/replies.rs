@@ -28,6 +28,50 @@ fn a_message_between_two_replies_is_handled_between_them() {
 }
 
 #[test]
+fn a_grant_may_arrive_before_the_reply() {
+    let mut it = Played::connected();
+    it.asks("k");
+    it.actions();
+    let grant = push(&["message", CHANNEL, "grant 7 o2 k"]);
+    it.receives(1, format!("{grant}+WAITING\r\n{grant}"));
+    assert_eq!(it.actions(), ["call 2: granted 7"]);
+}
+
+/// Otherwise the lock would be held by nobody for a lease.
+#[test]
+fn a_grant_for_which_nobody_waits_is_undone() {
+    let grant = push(&["message", CHANNEL, "grant 7 o9 k"]);
+    let undone = ["1 RLOCK.CANCEL k o9", "1 RLOCK.RELEASE k o9 ALL"];
+    let mut it = Played::connected();
+    it.receives(1, push(&["message", CHANNEL, "timeout 0 o9 k"]));
+    assert_eq!(it.actions(), [""; 0]);
+    it.receives(1, &grant);
+    assert_eq!(it.actions(), undone);
+    // What undoes it comes after this one, too.
+    it.receives(1, format!("{grant}-TRYAGAIN\r\n:0\r\n{grant}"));
+    assert_eq!(it.actions(), [""; 0]);
+    it.passes(50);
+    assert_eq!(it.actions(), undone);
+    it.receives(1, ":0\r\n:0\r\n");
+    assert_eq!(it.actions(), [""; 0]);
+}
+
+/// The server sends this if it has no more to say of the key, for example because its slot has moved.
+#[test]
+fn a_hold_without_notices_is_renewed_at_once() {
+    let mut it = Played::connected();
+    it.asks("k");
+    it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+    it.actions();
+    it.receives(1, push(&["message", CHANNEL, "withdrawn 0 o2 k"]));
+    it.passes(1);
+    assert_eq!(
+        it.actions(),
+        ["1 RLOCK.RENEW k o2 30000 NOTIFY rlock:client:c"]
+    );
+}
+
+#[test]
 fn a_transient_refusal_is_retried_after_a_pause() {
     for error in [
         "LOADING Redis is loading the dataset in memory",
