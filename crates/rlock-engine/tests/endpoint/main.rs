@@ -13,3 +13,4 @@ mod questions;
 mod replies;
 mod sentinels;
 mod separate;
+mod watchdog;

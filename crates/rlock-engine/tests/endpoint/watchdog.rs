@@ -1,0 +1,171 @@
+//! When holds are renewed, and heartbeats are sent: all requests with their times.
+
+use std::time::Duration;
+
+use rlock_engine::engine::terms::{Lease, Terms};
+
+use crate::played::{Played, push};
+
+const CHANNEL: &str = "rlock:client:c";
+
+fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+fn renewed(lease: Duration) -> Terms {
+    Terms::new().lease(Lease::Renewed(lease)).unwrap()
+}
+
+fn fixed(lease: Duration) -> Terms {
+    Terms::new().lease(Lease::Fixed(lease)).unwrap()
+}
+
+/// Lets time pass. Each request of connection `number` is answered with `reply`, if there is one. Returns what happened,
+/// with the milliseconds before it.
+fn timeline(it: &mut Played, ms: u64, number: usize, reply: Option<&str>) -> Vec<String> {
+    let mut lines = Vec::new();
+    for at in 0..=ms {
+        loop {
+            let actions = it.actions();
+            if actions.is_empty() {
+                break;
+            }
+            lines.extend(actions.iter().map(|action| format!("{at} {action}")));
+            if let Some(reply) = reply {
+                it.answers_each(number, |_| reply.to_owned());
+            }
+        }
+        it.passes(1);
+    }
+    lines
+}
+
+/// The timeline of connection 2, which is new.
+fn after_the_greeting(it: &mut Played, ms: u64) -> Vec<String> {
+    let mut lines = timeline(it, ms, 2, Some(":7\r\n"));
+    let last = lines.iter().rposition(|line| line.contains("SUBSCRIBE"));
+    lines.split_off(last.expect("a greeting") + 1)
+}
+
+/// Renewals are a third of the lease apart. A third after one that is not answered, the connection is closed.
+#[test]
+fn a_hold_is_renewed_until_the_server_is_silent() {
+    let mut it = Played::connected();
+    it.asks_on("k", renewed(seconds(3)));
+    it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+    it.actions();
+    let expected = [619, 1619, 2619, 3619, 4619, 5619];
+    let expected = expected.map(|at| format!("{at} 1 RLOCK.RENEW k o2 3000"));
+    assert_eq!(timeline(&mut it, 6000, 1, Some(":7\r\n")), expected);
+    assert_eq!(
+        timeline(&mut it, 6000, 1, None),
+        [
+            "618 1 RLOCK.RENEW k o2 3000",
+            "1618 close 1",
+            "1623 connect 2 to h:1",
+            // The last lease was requested 382 ms before the first line. Its margin is 32 ms.
+            "2586 over: its lease ended",
+        ]
+    );
+}
+
+/// The server is asked once to report its loss by the new connection. The rest of the lease stays as it is.
+#[test]
+fn a_hold_with_a_fixed_lease_is_only_attached() {
+    let mut it = Played::connected();
+    it.asks_on("k", fixed(seconds(3)));
+    it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+    it.actions();
+    assert_eq!(timeline(&mut it, 1000, 1, None), [""; 0]);
+    it.ends(1);
+    it.passes(20);
+    it.greeted(2);
+    assert_eq!(
+        after_the_greeting(&mut it, 6000),
+        [
+            "1 2 RLOCK.RENEW k o2 1947 NOTIFY rlock:client:c",
+            "1926 over: its lease ended",
+        ]
+    );
+}
+
+/// First those that the server ends soon after the end of their connection, then by their leases. Four heartbeats fit
+/// into the shortest grace.
+#[test]
+fn holds_are_attached_to_a_new_connection_in_the_order_of_their_ends() {
+    let mut it = Played::connected();
+    for (key, terms) in [
+        ("a", renewed(seconds(30))),
+        ("b", fixed(seconds(5))),
+        ("c", renewed(seconds(10)).bound(seconds(2)).unwrap()),
+        ("d", renewed(seconds(3))),
+        ("e", renewed(seconds(10)).bound(seconds(1)).unwrap()),
+    ] {
+        it.asks_on(key, terms);
+        it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+    }
+    it.ends(1);
+    it.passes(20);
+    it.greeted(2);
+    assert_eq!(
+        after_the_greeting(&mut it, 1500),
+        [
+            "0 2 RLOCK.RENEW c o4 10000 NOTIFY rlock:client:c BIND 2000",
+            "0 2 RLOCK.RENEW e o6 10000 NOTIFY rlock:client:c BIND 1000",
+            "1 2 RLOCK.RENEW d o5 3000 NOTIFY rlock:client:c",
+            "1 2 RLOCK.RENEW b o3 4927 NOTIFY rlock:client:c",
+            "1 2 RLOCK.RENEW a o2 30000 NOTIFY rlock:client:c",
+            "251 2 PING",
+            "453 2 RLOCK.RENEW d o5 3000",
+            "703 2 PING",
+            "953 2 PING",
+            "1203 2 PING",
+            "1453 2 RLOCK.RENEW d o5 3000",
+            "1453 2 PING",
+        ]
+    );
+}
+
+/// Half a grace after one that is not answered, the connection is closed.
+#[test]
+fn a_bound_hold_needs_heartbeats() {
+    let mut it = Played::connected();
+    it.asks_on("k", Terms::new().bound(seconds(2)).unwrap());
+    it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+    it.actions();
+    let expected = [500, 1000, 1500, 2000, 2500, 3000];
+    let expected = expected.map(|at| format!("{at} 1 PING"));
+    assert_eq!(timeline(&mut it, 3000, 1, Some("+PONG\r\n")), expected);
+    assert_eq!(
+        timeline(&mut it, 3000, 1, None),
+        [
+            "499 1 PING",
+            "1499 close 1",
+            "1505 connect 2 to h:1",
+            // A grace after the last answered request, less 22 ms.
+            "1977 over: its lease ended",
+        ]
+    );
+}
+
+/// A quarter of the lease apart: the grant counts from the last answered request.
+#[test]
+fn a_wait_needs_heartbeats_until_it_is_over() {
+    let mut it = Played::connected();
+    it.asks_on("k", renewed(seconds(4)));
+    it.answers(1, "RLOCK.ACQUIRE", "+WAITING\r\n");
+    it.actions();
+    assert_eq!(
+        timeline(&mut it, 3000, 1, Some("+PONG\r\n")),
+        ["1000 1 PING", "2000 1 PING", "3000 1 PING"]
+    );
+    it.receives(1, push(&["message", CHANNEL, "grant 7 o2 k"]));
+    assert_eq!(
+        timeline(&mut it, 3000, 1, Some(":7\r\n")),
+        [
+            "0 call 2: granted 7",
+            "824 1 RLOCK.RENEW k o2 4000",
+            "2157 1 RLOCK.RENEW k o2 4000",
+        ]
+    );
+}
