@@ -1,6 +1,7 @@
 //! A client, its process, and its connections.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::mem::Discriminant;
 use std::time::Duration;
 
 use rlock_engine::engine::claims::Name;
@@ -33,8 +34,9 @@ pub(crate) struct Client {
     pub(crate) links: BTreeMap<u16, Link>,
     /// The number of connections so far.
     pub(crate) opened: u64,
-    /// The second in which it sent its last request, and the requests in it.
-    pub(crate) busy: (u64, u64),
+    /// The second in which it sent its last request, and how often each kind of request was sent for an owner and its
+    /// first key in it.
+    pub(crate) sent: (u64, HashMap<(Discriminant<Request>, Option<Name>), u64>),
     /// The unanswered requests, with their connections.
     pub(crate) asked: BTreeMap<Id, u64>,
     pub(crate) slow_until: u64,
@@ -203,7 +205,7 @@ impl Client {
             has_undone: false,
             links: BTreeMap::new(),
             opened: 0,
-            busy: (0, 0),
+            sent: (0, HashMap::new()),
             asked: BTreeMap::new(),
             slow_until: 0,
             asking: BTreeSet::new(),

@@ -1,5 +1,8 @@
 //! The next events, and their consequences.
 
+use std::collections::HashMap;
+use std::mem::discriminant;
+
 use rlock_engine::engine::claims::Name;
 use rlock_engine::engine::request::{Notice, NoticeKind, Reply, Request};
 use rlock_engine::engine::{Action, Event, Id};
@@ -12,9 +15,9 @@ use crate::operation::KEYS;
 use crate::server::moved;
 use crate::world::{MS, SECOND, World};
 
-/// The most requests of a client in a second: every way to repeat a request has a
-/// pause.
-const BUSY_MAX: u64 = 150;
+/// How often a client may send the same kind of request for the same owner and
+/// keys in a second: every way to repeat a request has a pause.
+const REPEATED_MAX: u64 = 40;
 
 impl World {
     /// Passes an event to a client's engine, and carries out the actions.
@@ -59,15 +62,15 @@ impl World {
         let late = self.delay();
         let now = self.now;
         let this = &mut self.clients[client];
-        let (second, requests) = this.busy;
-        let requests = if second == now / SECOND {
-            requests + 1
-        } else {
-            1
-        };
-        this.busy = (now / SECOND, requests);
-        if requests > BUSY_MAX {
-            self.wrong = Some(format!("{requests} requests in a second: {request:?}"));
+        let (second, sent) = &mut this.sent;
+        if *second != now / SECOND {
+            (*second, *sent) = (now / SECOND, HashMap::new());
+        }
+        let name = request.claims().and_then(|it| it.names().next()).cloned();
+        let times = sent.entry((discriminant(&request), name)).or_default();
+        *times += 1;
+        if *times > REPEATED_MAX {
+            self.wrong = Some(format!("{times} times in a second: {request:?}"));
             return;
         }
         let named = request

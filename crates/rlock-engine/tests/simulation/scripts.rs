@@ -314,6 +314,35 @@ fn a_fixed_lease_that_was_extended_over_two_connections_is_watched() {
     play(Kind::One, SEEDS, &script, |_| true);
 }
 
+/// The replica that becomes the master never heard of the release, nor of the
+/// grant that followed. That guard is still valid when the first owner asks
+/// again.
+#[test]
+fn a_grant_that_was_released_before_a_fail_over_does_not_come_back() {
+    let script = [
+        asks(1, Queueing::Try, LEASE_DEFAULT),
+        passes(4_200),
+        Operation::FailOver {
+            shard: 0,
+            outage: Outage::Killed,
+            lag: Duration::from_millis(400),
+            back: Duration::from_secs(100),
+        },
+        Operation::Release {
+            actor: 1,
+            kept: None,
+        },
+        passes(150),
+        asks(0, Queueing::Try, LEASE_DEFAULT),
+        passes(150),
+        cuts(0, None, Cut::Silent),
+        passes(200),
+        asks(1, Queueing::Unlimited, LEASE_DEFAULT),
+        passes(20_000),
+    ];
+    play(Kind::One, SEEDS, &script, |_| true);
+}
+
 /// Renewed all the time.
 fn replicated() -> Terms {
     Terms::new()
