@@ -159,7 +159,12 @@ public final class Client implements AutoCloseable {
             return this;
         }
 
-        /** @throws IllegalArgumentException if the URL or an option is invalid */
+        /**
+         * Builds it.
+         *
+         * @throws IllegalArgumentException if the URL or an option is invalid
+         * @throws IllegalStateException if HotSpot would miscompile the client: the message says what to add
+         */
         public Client build() {
             return new Client(this);
         }
@@ -555,18 +560,16 @@ public final class Client implements AutoCloseable {
 
     /** The same exception with the stack of the thread that waits. */
     static RuntimeException thrown(Throwable cause) {
-        RuntimeException same;
         if (cause instanceof RlockException) {
             var error = (RlockException) cause;
-            same = new RlockException(error.code(), error.getMessage(), error.isTransient());
-        } else if (cause instanceof LostException) {
-            same = new LostException(cause.getMessage());
-        } else if (cause instanceof IllegalArgumentException) {
-            same = new IllegalArgumentException(cause.getMessage());
-        } else {
-            same = new IllegalStateException(cause.getMessage());
+            return new RlockException(error.code(), error.getMessage(), error.isTransient());
         }
-        same.initCause(cause);
-        return same;
+        if (cause instanceof LostException) {
+            return new LostException(cause.getMessage());
+        }
+        if (cause instanceof IllegalArgumentException) {
+            return new IllegalArgumentException(cause.getMessage());
+        }
+        return new IllegalStateException("the client has failed", cause);
     }
 }
