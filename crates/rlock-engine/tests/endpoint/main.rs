@@ -5,6 +5,7 @@
 
 mod cluster;
 mod greeting;
+mod holds;
 mod late;
 mod observers;
 mod outages;
@@ -13,4 +14,5 @@ mod questions;
 mod replies;
 mod sentinels;
 mod separate;
+mod waits;
 mod watchdog;

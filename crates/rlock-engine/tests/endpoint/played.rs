@@ -318,6 +318,12 @@ impl Played {
         self.asks_with(claims, Ask::Exclusive, None, Terms::new(), wait);
     }
 
+    /// Asks for a lock as `o`, and does not wait.
+    pub(crate) fn tries(&mut self, key: &str, terms: Terms) {
+        let claims = Claims::new(Owner::new("o").unwrap(), key.as_bytes(), &[]);
+        self.asks_with(claims, Ask::Exclusive, None, terms, Queueing::Try);
+    }
+
     /// Asks for a lock as `o`, with a value to publish.
     pub(crate) fn campaigns(&mut self, key: &str, value: &str) {
         let claims = Claims::new(Owner::new("o").unwrap(), key.as_bytes(), &[]);
@@ -350,6 +356,19 @@ impl Played {
         let hold = self.proofs.last().unwrap().hold;
         let ask = Ask::Exclusive;
         self.handle(Event::Call(engine::Event::Release { call, hold, ask }));
+    }
+
+    /// A guard of the last grant needs only shared mode from now on.
+    pub(crate) fn downgrades(&mut self) {
+        let call = self.next_call();
+        let hold = self.proofs.last().unwrap().hold;
+        self.handle(Event::Call(engine::Event::Downgrade { call, hold }));
+    }
+
+    /// The caller of the last grant was gone before it learned of that.
+    pub(crate) fn misses(&mut self, call: usize, ask: Ask) {
+        let (call, hold) = (self.calls[call - 1], self.proofs.last().unwrap().hold);
+        self.handle(Event::Call(engine::Event::Untaken { call, hold, ask }));
     }
 
     /// When its last guard ends, the last grant is kept for this time.

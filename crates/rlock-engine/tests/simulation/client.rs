@@ -19,6 +19,9 @@ use crate::server::Message;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) const REPLICATION: Duration = Duration::from_secs(1);
 
+/// Requests of the same kind for the same owner and first key.
+pub(crate) type Alike = (Discriminant<Request>, Option<Name>);
+
 pub(crate) struct Client {
     pub(crate) engine: Engine,
     pub(crate) actors: Vec<Actor>,
@@ -34,9 +37,8 @@ pub(crate) struct Client {
     pub(crate) links: BTreeMap<u16, Link>,
     /// The number of connections so far.
     pub(crate) opened: u64,
-    /// The second in which it sent its last request, and how often each kind of request was sent for an owner and its
-    /// first key in it.
-    pub(crate) sent: (u64, HashMap<(Discriminant<Request>, Option<Name>), u64>),
+    /// The second in which it sent its last request, and the requests in it.
+    pub(crate) sent: (u64, HashMap<Alike, u64>),
     /// The unanswered requests, with their connections.
     pub(crate) asked: BTreeMap<Id, u64>,
     pub(crate) slow_until: u64,

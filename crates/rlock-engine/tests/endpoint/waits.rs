@@ -1,0 +1,134 @@
+//! How calls for a lock end without it.
+
+use std::time::Duration;
+
+use rlock_engine::engine::terms::Terms;
+
+use crate::played::{Played, push};
+
+const CHANNEL: &str = "rlock:client:c";
+const FULL: &str = "-QUEUEFULL the server has 10000 waiters\r\n";
+
+/// Lets time pass; only heartbeats are answered. Returns when which call ended.
+fn ends(it: &mut Played, ms: u64) -> Vec<String> {
+    let mut lines = Vec::new();
+    for at in 1..=ms {
+        it.passes(1);
+        for action in it.actions() {
+            if action.ends_with(" PING") {
+                it.answers(1, "PING", "+PONG\r\n");
+            }
+            lines.extend(action.starts_with("call").then(|| format!("{at} {action}")));
+        }
+    }
+    lines
+}
+
+/// The server ends a wait itself. Its message has a second to arrive.
+#[test]
+fn a_wait_ends_even_if_the_server_does_not_end_it() {
+    let mut it = Played::connected();
+    it.asks("k");
+    it.answers(1, "RLOCK.ACQUIRE", "+WAITING\r\n");
+    assert_eq!(
+        ends(&mut it, 70_000),
+        ["61000 call 2: no usable answer from the server within 61s"]
+    );
+}
+
+/// The wait of the second one passes while the first one waits.
+#[test]
+fn calls_of_one_owner_wait_for_each_other() {
+    let mut it = Played::connected();
+    it.asks_as("o", "k", &[], Terms::new());
+    it.answers(1, "RLOCK.ACQUIRE", "+WAITING\r\n");
+    it.passes(500);
+    it.asks_as("o", "k", &[], Terms::new());
+    // This one does not wait.
+    it.tries("k", Terms::new());
+    assert_eq!(it.actions().last().unwrap(), "call 4: refused");
+    it.receives(1, push(&["message", CHANNEL, "grant 7 o k"]));
+    assert_eq!(it.did(), ["call 2: granted 7"]);
+    it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+    assert_eq!(it.did(), ["call 3: granted 7"]);
+
+    let mut it = Played::connected();
+    it.asks_as("o", "k", &[], Terms::new());
+    it.answers(1, "RLOCK.ACQUIRE", "+WAITING\r\n");
+    it.asks_as("o", "k", &[], Terms::new());
+    assert_eq!(ends(&mut it, 60_500), ["60000 call 3: refused"]);
+}
+
+#[test]
+fn a_call_that_does_not_wait_still_needs_an_answer() {
+    let mut it = Played::connected();
+    it.tries("k", Terms::new());
+    assert_eq!(
+        it.actions(),
+        ["1 RLOCK.ACQUIRE k o 30000 NOTIFY rlock:client:c"]
+    );
+    it.receives(1, "$-1\r\n");
+    assert_eq!(it.actions(), ["call 2: refused"]);
+    it.tries("k", Terms::new());
+    assert_eq!(
+        ends(&mut it, 11_000),
+        ["10000 call 3: no usable answer from the server within 10s"]
+    );
+}
+
+/// Its place is still kept for its owner.
+#[test]
+fn a_wait_that_is_over_leaves_no_place() {
+    let mut it = Played::connected();
+    let timeout = push(&["message", CHANNEL, "timeout 0 o2 k"]);
+    it.asks("k");
+    it.answers(1, "RLOCK.ACQUIRE", "+WAITING\r\n");
+    it.receives(1, &timeout);
+    it.answers(1, "RLOCK.CANCEL k o2", ":1\r\n");
+    assert_eq!(it.actions().last().unwrap(), "call 2: refused");
+    it.actions();
+
+    // No place: the lock may have been granted meanwhile.
+    it.asks("k");
+    it.answers(1, "RLOCK.ACQUIRE", "+WAITING\r\n");
+    it.actions();
+    it.receives(1, timeout.replace("o2", "o3"));
+    it.answers(1, "RLOCK.CANCEL", ":0\r\n");
+    let undone = ["1 RLOCK.CANCEL k o3", "1 RLOCK.RELEASE k o3 ALL"];
+    assert_eq!(it.actions()[1..], ["call 3: refused", undone[0], undone[1]]);
+}
+
+/// The server may keep the request of the connection that ended, and carry it out later.
+#[test]
+fn a_refusal_after_an_unanswered_request_is_followed_by_a_clean_up() {
+    let mut it = Played::connected();
+    it.tries("k", Terms::new());
+    it.ends(1);
+    it.passes(20);
+    it.greeted_but(2, "CLIENT KILL", "-NOPERM no\r\n");
+    it.actions();
+    it.receives(2, "$-1\r\n");
+    let undone = ["2 RLOCK.CANCEL k o", "2 RLOCK.RELEASE k o ALL"];
+    assert_eq!(it.actions(), ["call 2: refused", undone[0], undone[1]]);
+}
+
+/// A free lock can be granted without a watch, but such a hold cannot be bound or publish a value.
+#[test]
+fn a_full_server_may_still_grant_a_free_lock() {
+    let mut it = Played::connected();
+    it.asks("k");
+    it.answers(1, "RLOCK.ACQUIRE", FULL);
+    it.answers(1, "RLOCK.ACQUIRE k o2 30000", ":7\r\n");
+    assert_eq!(it.did(), ["call 2: granted 7"]);
+    it.asks("l");
+    it.answers(1, "RLOCK.ACQUIRE", FULL);
+    it.answers(1, "RLOCK.ACQUIRE l o3 30000", "$-1\r\n");
+    let full = "the server's queue is full: the server has 10000 waiters";
+    assert_eq!(it.did(), [format!("call 3: {full}")]);
+    it.asks_on("m", Terms::new().bound(Duration::from_secs(1)).unwrap());
+    it.answers(1, "RLOCK.ACQUIRE", FULL);
+    assert_eq!(it.did(), [format!("call 4: {full}")]);
+    it.campaigns("n", "v");
+    it.answers(1, "RLOCK.ACQUIRE", FULL);
+    assert_eq!(it.did(), [format!("call 5: {full}")]);
+}
