@@ -169,3 +169,110 @@ fn a_wait_needs_heartbeats_until_it_is_over() {
         ]
     );
 }
+
+/// One renewal at a time is enough for so few holds. Others wait for its answer, but no longer than a twelfth of their
+/// lease.
+#[test]
+fn a_renewal_without_an_answer_does_not_hold_up_the_others_for_long() {
+    let mut it = Played::connected();
+    for (key, terms) in [
+        ("a", renewed(seconds(30))),
+        ("b", fixed(seconds(5))),
+        ("c", renewed(seconds(3))),
+        ("d", renewed(seconds(10))),
+    ] {
+        it.asks_on(key, terms);
+        it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+    }
+    it.ends(1);
+    it.passes(20);
+    it.greeted(2);
+    it.actions();
+    assert_eq!(
+        timeline(&mut it, 900, 2, None),
+        [
+            "1 2 RLOCK.RENEW c o4 3000 NOTIFY rlock:client:c",
+            "418 2 RLOCK.RENEW b o3 4511 NOTIFY rlock:client:c",
+            "834 2 RLOCK.RENEW d o5 10000 NOTIFY rlock:client:c",
+        ]
+    );
+    it.answers(2, "RLOCK.RENEW c", ":7\r\n");
+    assert_eq!(
+        it.actions(),
+        ["2 RLOCK.RENEW a o2 30000 NOTIFY rlock:client:c"]
+    );
+}
+
+/// A new connection asks for loss reports with its first renewal, which may be refused for that reason.
+#[test]
+fn a_hold_is_renewed_even_if_the_server_cannot_report_its_loss() {
+    let again = "2 RLOCK.RENEW k o2 3000 NOTIFY rlock:client:c";
+    for (refusal, expected) in [
+        ("QUEUEFULL x", &["0 2 RLOCK.RENEW k o2 3000"][..]),
+        ("OOM x", &["0 2 RLOCK.RENEW k o2 3000"]),
+        (
+            "NOPERM x",
+            &["0 not renewed: k: not permitted: x", &format!("8 {again}")],
+        ),
+        (
+            "TRYAGAIN x",
+            &["0 not renewed: k: TRYAGAIN x", &format!("8 {again}")],
+        ),
+        ("WRONGTYPE x", &["0 over: the server ended it"]),
+    ] {
+        let mut it = Played::connected();
+        it.asks_on("k", renewed(seconds(3)));
+        it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+        it.ends(1);
+        it.passes(20);
+        it.greeted(2);
+        it.passes(1);
+        it.actions();
+        it.answers(2, "RLOCK.RENEW", format!("-{refusal}\r\n"));
+        assert_eq!(timeline(&mut it, 500, 2, Some(":7\r\n")), expected);
+    }
+}
+
+/// The target of a moving slot renews, but it cannot report to a connection for one request. A second later the server
+/// is asked again.
+#[test]
+fn a_hold_whose_slot_is_moving_is_renewed_without_notices() {
+    let mut it = crate::cluster::connected();
+    it.ends(3);
+    it.passes(20);
+    it.greeted(4);
+    it.passes(20);
+    let attach = "RLOCK.RENEW a o2 30000 SNOTIFY";
+    it.answers(4, attach, "-ASK 15495 m:7\r\n");
+    it.answers(4, "RLOCK.RENEW a o2 30000", "-ASK 15495 m:7\r\n");
+    it.greeted(5);
+    it.answers(5, "ASKING", "+OK\r\n");
+    it.answers(5, "RLOCK.RENEW a o2 30000", ":9\r\n");
+    it.actions();
+    assert_eq!(
+        timeline(&mut it, 1000, 4, None),
+        [format!("1000 4 {attach} rlock:client:{{0}}:c")]
+    );
+}
+
+/// The rest of the old lease would cut the extension short.
+#[test]
+fn a_hold_that_is_being_extended_is_attached_afterwards() {
+    let mut it = Played::connected();
+    it.asks_on("k", fixed(seconds(3)));
+    it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+    it.ends(1);
+    it.extends(seconds(9));
+    it.passes(20);
+    it.greeted(2);
+    it.actions();
+    assert_eq!(timeline(&mut it, 500, 2, None), [""; 0]);
+    it.answers(2, "RLOCK.RENEW k o2 9000", ":7\r\n");
+    assert_eq!(
+        it.actions(),
+        [
+            "call 3: done",
+            "2 RLOCK.RENEW k o2 8407 NOTIFY rlock:client:c"
+        ]
+    );
+}
