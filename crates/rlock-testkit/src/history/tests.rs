@@ -235,6 +235,12 @@ fn leaders_are_seen_in_the_order_of_their_fences() {
     assert_eq!(observed(&in_order), []);
     let back = [seen(SECOND, Some(2), false), seen(SECOND, Some(1), false)];
     assert_eq!(observed(&back), [Rule::Observed]);
+    let after_a_reconnect = [
+        seen(SECOND, Some(3), false),
+        seen(SECOND, None, true),
+        seen(SECOND, Some(2), false),
+    ];
+    assert_eq!(observed(&after_a_reconnect), []);
 }
 
 #[test]
