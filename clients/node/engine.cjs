@@ -4,44 +4,12 @@
 const { readFileSync } = require('node:fs');
 const { join } = require('node:path');
 const { randomBytes } = require('node:crypto');
-const os = require('node:os');
 
 const VERSION = 1;
 /** Instead of a time: no limit, or no time at all. */
 const NONE = Infinity;
 
 let compiled;
-
-/** How far the clocks of `Clock` may be apart without a suspend, in milliseconds: `os.uptime` has steps of 10 ms. */
-const TOLERANCE = 50;
-
-/**
- * A clock that also runs while a Linux machine is suspended. `process.hrtime` stops then. `os.uptime` does not, but it
- * reads a file. So it is asked once a second, and as soon as the time of day has gone on otherwise than `hrtime`.
- */
-class Clock {
-  #suspended = 0n;
-  #checked = -Infinity;
-  #ahead = 0;
-  #unseen = 0;
-
-  /** In nanoseconds. */
-  now() {
-    const ms = performance.now();
-    const ahead = Date.now() - ms;
-    if (process.platform === 'linux' && (ms - this.#checked > 1000 || Math.abs(ahead - this.#ahead) > TOLERANCE / 2)) {
-      const unseen = os.uptime() * 1000 - ms;
-      if (this.#checked === -Infinity) this.#unseen = unseen;
-      else if (unseen - this.#unseen > TOLERANCE) {
-        this.#suspended += BigInt(Math.round((unseen - this.#unseen) * 1e6));
-        this.#unseen = unseen;
-      }
-      this.#checked = ms;
-      this.#ahead = ahead;
-    }
-    return process.hrtime.bigint() + this.#suspended;
-  }
-}
 
 /** Encodes the fields of an event, one after the other. */
 class Writer {
@@ -213,7 +181,6 @@ class Engine {
     this.exports = new WebAssembly.Instance(compiled).exports;
     if (this.exports.rlock_version() !== VERSION) throw new Error('rlock: rlock_engine.wasm is of another version');
     this.writer = new Writer();
-    this.clock = new Clock();
     const begin = this.writer.u32(VERSION).bytes(url).bytes(name).bytes(library).bytes(version);
     for (const limit of limits) begin.u64(limit ?? NONE);
     for (const byte of randomBytes(32)) begin.u8(byte);
@@ -234,19 +201,19 @@ class Engine {
     return Buffer.from(Buffer.from(this.exports.memory.buffer, this.exports.rlock_output(), length));
   }
 
-  /** Passes the event that `write` writes. Returns the actions, and the next deadline in nanoseconds of `clock`. */
+  /** Passes the event that `write` writes. Returns the actions, and the next deadline in nanoseconds of `process.hrtime`. */
   handle(kind, write) {
     this.writer.u8(kind);
     write?.(this.writer);
     this.#passInput();
-    const length = this.exports.rlock_handle(this.clock.now());
+    const length = this.exports.rlock_handle(process.hrtime.bigint());
     if (length === -1) throw new Error(`rlock: event ${kind} is malformed`);
     return forms.read(this.#output(length));
   }
 
   /** For how many milliseconds a guard is still valid. */
   remaining(guard) {
-    const left = this.exports.rlock_remaining(BigInt(guard), this.clock.now());
+    const left = this.exports.rlock_remaining(BigInt(guard), process.hrtime.bigint());
     return Number(BigInt.asUintN(64, left) / 1_000_000n);
   }
 }

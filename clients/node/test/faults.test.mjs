@@ -5,7 +5,6 @@ import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { readFileSync } from 'node:fs';
 import net from 'node:net';
-import os from 'node:os';
 import { test } from 'node:test';
 import { setTimeout as pause } from 'node:timers/promises';
 import { Client } from '../rlock.mjs';
@@ -274,17 +273,4 @@ test('a client that is closed ends what waits, and releases what is held', async
   assert.ok(!guard.isValid && await isFree(port, 'k'));
   await assert.rejects(client.lock('k'), { code: 'Closed' });
   await eventually('no connection', async () => await connections(port) === 0);
-});
-
-// `process.hrtime` does not run then. The time of day and the time since the machine was started do.
-test('a guard is not valid after a suspend that was longer than its lease', { skip: os.platform() !== 'linux' }, async t => {
-  const { url } = await start(t);
-  const [suspended, clockSet] = [await connect(t, url).lock('k'), await connect(t, url).lock('l')];
-  const [now, uptime] = [Date.now, os.uptime];
-  t.mock.method(Date, 'now', () => now() + 60_000);
-  assert.ok(clockSet.isValid);
-  t.mock.method(os, 'uptime', () => uptime() + 60);
-  t.mock.method(Date, 'now', () => now() + 120_000);
-  assert.ok(!suspended.isValid);
-  await assert.rejects(suspended.release(), { code: 'Lost' });
 });
