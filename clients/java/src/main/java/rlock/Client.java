@@ -159,7 +159,12 @@ public final class Client implements AutoCloseable {
             return this;
         }
 
-        /** @throws IllegalArgumentException if the URL or an option is invalid */
+        /**
+         * Builds it.
+         *
+         * @throws IllegalArgumentException if the URL or an option is invalid
+         * @throws IllegalStateException if HotSpot would miscompile the client: the message says what to add
+         */
         public Client build() {
             return new Client(this);
         }

@@ -23,10 +23,6 @@ final class Engine {
     /** Instead of a time: no limit, or no time at all. */
     static final long NONE = -1;
 
-    static {
-        Inlining.restrict();
-    }
-
     private final Memory memory;
     private final ExportFunction input;
     private final ExportFunction output;
@@ -34,6 +30,7 @@ final class Engine {
     private final ExportFunction remaining;
 
     Engine(String url, String name, Duration[] limits) {
+        Inlining.require();
         var instance = Instance.builder(Compiled.load()).withMachineFactory(Compiled::create).build();
         memory = instance.memory();
         input = instance.export("rlock_input");
