@@ -560,18 +560,16 @@ public final class Client implements AutoCloseable {
 
     /** The same exception with the stack of the thread that waits. */
     static RuntimeException thrown(Throwable cause) {
-        RuntimeException same;
         if (cause instanceof RlockException) {
             var error = (RlockException) cause;
-            same = new RlockException(error.code(), error.getMessage(), error.isTransient());
-        } else if (cause instanceof LostException) {
-            same = new LostException(cause.getMessage());
-        } else if (cause instanceof IllegalArgumentException) {
-            same = new IllegalArgumentException(cause.getMessage());
-        } else {
-            same = new IllegalStateException(cause.getMessage());
+            return new RlockException(error.code(), error.getMessage(), error.isTransient());
         }
-        same.initCause(cause);
-        return same;
+        if (cause instanceof LostException) {
+            return new LostException(cause.getMessage());
+        }
+        if (cause instanceof IllegalArgumentException) {
+            return new IllegalArgumentException(cause.getMessage());
+        }
+        return new IllegalStateException("the client has failed", cause);
     }
 }

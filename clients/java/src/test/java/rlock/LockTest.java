@@ -12,6 +12,8 @@ import static rlock.Servers.pause;
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import java.io.File;
+import java.io.PrintWriter;
+import java.io.StringWriter;
 import java.net.ServerSocket;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -510,6 +512,23 @@ class LockTest {
                     leadership.resign();
                     assertEquals("nobody", ElectionTest.shown(changes));
                 }
+            }
+        }
+    }
+
+    @Test
+    void anExceptionSaysItsMessageOnceAndHasTheStackOfItsCaller() {
+        try (var server = new Servers(); var client = Client.of(server.url)) {
+            var hold = client.getLock("k").acquireAsync().join();
+            ask(server.port(), "RLOCK.FORCE", "k");
+            ask(server.port(), "SET", "s", "no lock");
+            List<Runnable> failures = List.of(hold::close, client.getLock("s")::lock, client.getLock("")::lock);
+            for (var failure : failures) {
+                var error = assertThrows(RuntimeException.class, failure::run);
+                var trace = new StringWriter();
+                error.printStackTrace(new PrintWriter(trace));
+                assertEquals(2, trace.toString().split(Pattern.quote(error.getMessage()), -1).length, trace::toString);
+                assertTrue(trace.toString().contains("LockTest"), trace::toString);
             }
         }
     }
