@@ -92,14 +92,20 @@ class AdaptersTest {
 
     /** The output of a program of README, in which only the address is changed. */
     static String run(String source, String url) throws Exception {
-        var file = Files.createTempDirectory("rlock").resolve("Invoices.java");
-        Files.writeString(file, source.replace("redis://127.0.0.1:6379", url));
-        var java = Path.of(System.getProperty("java.home"), "bin", "java").toString();
-        var process = new ProcessBuilder(java, "--class-path", System.getProperty("java.class.path"), file.toString())
-                .redirectErrorStream(true).start();
-        var output = new String(process.getInputStream().readAllBytes());
-        assertEquals(0, process.waitFor(), output);
-        return output;
+        var directory = Files.createTempDirectory("rlock");
+        var file = directory.resolve("Invoices.java");
+        try {
+            Files.writeString(file, source.replace("redis://127.0.0.1:6379", url));
+            var java = Path.of(System.getProperty("java.home"), "bin", "java").toString();
+            var process = new ProcessBuilder(java, "--class-path", System.getProperty("java.class.path"), file.toString())
+                    .redirectErrorStream(true).start();
+            var output = new String(process.getInputStream().readAllBytes());
+            assertEquals(0, process.waitFor(), output);
+            return output;
+        } finally {
+            Files.delete(file);
+            Files.delete(directory);
+        }
     }
 
     @Test
