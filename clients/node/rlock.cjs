@@ -5,6 +5,7 @@
 const { defaultMaxListeners, getMaxListeners, setMaxListeners } = require('node:events');
 const net = require('node:net');
 const tls = require('node:tls');
+const { inspect } = require('node:util');
 const { Engine, NONE } = require('./engine.cjs');
 const { version } = require('./package.json');
 
@@ -27,6 +28,8 @@ const losses = ['its lease ended', 'the server ended it', 'it was released'];
 const TIMER_MAX = 2 ** 31 - 1;
 /** How many changes an observer keeps. */
 const CHANGES_MAX = 1024;
+/** The most permits of a semaphore. */
+const PERMITS_MAX = 1_000_000;
 
 class RlockError extends Error {
   constructor(code, message, { transient = false } = {}) {
@@ -43,6 +46,11 @@ const millis = (name, value, none) => {
     throw new RangeError(`${name} is ${value}, it must be a number of milliseconds, not below zero`);
   }
   return Math.ceil(value);
+};
+
+const count = (name, value, least, most) => {
+  if (Number.isInteger(value) && value >= least && value <= most) return value;
+  throw new RangeError(`${name} is ${inspect(value)}, it must be a whole number from ${least} to ${most}`);
 };
 
 const bytesOf = (name, value) => {
@@ -156,8 +164,11 @@ class Client {
   }
 
   #granted(keys, mode, options = {}, value = undefined) {
-    const { permits = 1, limit = 0, lease = 30_000, renew = true, replicas = 0, activity, signal } = options;
+    const { lease = 30_000, renew = true, activity, signal } = options;
     keys = keys.map(keyBytes);
+    const limit = mode === 2 ? count('limit', options.limit, 1, PERMITS_MAX) : 0;
+    const permits = mode === 2 ? count('permits', options.permits ?? 1, 1, PERMITS_MAX) : 1;
+    const replicas = count('replicas', options.replicas ?? 0, 0, 2 ** 16 - 1);
     const wait = millis('wait', options.wait, NONE);
     const [leaseMs, maxHold, bound] = [
       millis('lease', lease), millis('maxHold', options.maxHold, NONE), millis('bound', options.bound, NONE),
