@@ -236,6 +236,7 @@ func (c *Client) abandon(call *call) bool {
 
 // Connect connects now, and returns an error if that fails. Without it, the first call connects.
 func (c *Client) Connect(ctx context.Context) error {
+	require(ctx)
 	call, _, err := c.begin(evConnect, nil)
 	if err == nil {
 		_, err = c.wait(ctx, call)
@@ -275,6 +276,7 @@ func (c *Client) Force(ctx context.Context, key string) (int64, error) {
 }
 
 func (c *Client) ask(ctx context.Context, key string, changes bool, command string) (any, error) {
+	require(ctx)
 	call, event, err := c.begin(evQuestion, nil)
 	if err != nil {
 		return nil, err
@@ -295,6 +297,7 @@ func (c *Client) ask(ctx context.Context, key string, changes bool, command stri
 // context ends, and then returns its cause. If the server refuses to release some of them, it returns ErrNotReleased: they
 // become free when their leases end.
 func (c *Client) Close(ctx context.Context) error {
+	require(ctx)
 	c.mu.Lock()
 	if c.isClosed {
 		c.mu.Unlock()

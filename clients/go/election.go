@@ -68,6 +68,7 @@ func (e *Election) Campaign(ctx context.Context, value string, options ...Option
 //
 // Errors: ErrLost, ErrOutOfRange, ErrUnavailable, and the context's cause. After the last two, either value may be published.
 func (l *Leadership) Proclaim(ctx context.Context, value string) error {
+	require(ctx)
 	call, event, err := l.client.begin(evProclaim, nil)
 	if err != nil {
 		return err
@@ -82,6 +83,7 @@ func (l *Leadership) Resign(ctx context.Context) error { return l.Release(ctx) }
 
 // Leader returns the leader at the moment of the request; nil if nobody leads. It may have changed since.
 func (e *Election) Leader(ctx context.Context) (*Leader, error) {
+	require(ctx)
 	call, event, err := e.client.begin(evLeader, nil)
 	if err != nil {
 		return nil, err
@@ -101,6 +103,7 @@ func (e *Election) Leader(ctx context.Context) (*Leader, error) {
 // The loop continues while the server is unreachable. It ends after an error: the cause of the context, ErrDenied,
 // ErrNotALock, ErrModuleMissing, ErrRefused or ErrClosed.
 func (e *Election) Observe(ctx context.Context) iter.Seq2[Change, error] {
+	require(ctx)
 	return func(yield func(Change, error) bool) {
 		c := e.client
 		call, event, err := c.begin(evObserve, nil)

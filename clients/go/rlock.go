@@ -69,6 +69,13 @@ func outOfRange(format string, arguments ...any) error {
 	return &Error{Code: "OutOfRange", Message: fmt.Sprintf(format, arguments...)}
 }
 
+// require panics without a context, as net/http does: a nil dereference would not name the argument.
+func require(ctx context.Context) {
+	if ctx == nil {
+		panic("rlock: ctx is nil, it must be a context")
+	}
+}
+
 // millisOr returns a time in whole milliseconds, rounded up; otherwise for zero.
 func millisOr(d time.Duration, otherwise uint64) uint64 {
 	if d == 0 {
@@ -176,6 +183,7 @@ func (c *Client) LockAll(ctx context.Context, keys []string, options ...Option) 
 
 // acquire also publishes a value, if there is one.
 func (c *Client) acquire(ctx context.Context, keys []string, value *string, options []Option) (*Hold, error) {
+	require(ctx)
 	t := terms{wait: none, maxHold: none, bound: none, lease: 30_000, renew: true}
 	for _, option := range options {
 		option(&t)
@@ -337,6 +345,7 @@ func (h *Hold) ReleaseAfter(ctx context.Context, least time.Duration) error {
 }
 
 func (h *Hold) release(ctx context.Context, least uint64) error {
+	require(ctx)
 	if h.isReleased.Swap(true) {
 		return nil
 	}
@@ -393,6 +402,7 @@ func (h *Hold) Upgrade(ctx context.Context, options ...Option) error {
 }
 
 func (h *Hold) change(ctx context.Context, kind uint8, fields ...uint64) (action, error) {
+	require(ctx)
 	call, event, err := h.client.begin(kind, h)
 	if err != nil {
 		return action{}, err

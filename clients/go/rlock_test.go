@@ -223,6 +223,45 @@ func TestBadArguments(t *testing.T) {
 }
 
 // TestLosses: the client reports each loss at once by the context, and at the end of the block.
+func TestNilContexts(t *testing.T) {
+	t.Parallel()
+	var ctx context.Context
+	c := connect(t, start(t).URL, Options{})
+	hold, election := must(c.Lock(background, "k"))(t), c.Election("e")
+	leadership := must(election.Campaign(background, "v"))(t)
+	for name, call := range map[string]func(){
+		"Connect":      func() { c.Connect(ctx) },
+		"Info":         func() { c.Info(ctx, "k") },
+		"Force":        func() { c.Force(ctx, "k") },
+		"Close":        func() { c.Close(ctx) },
+		"Lock":         func() { c.Lock(ctx, "l") },
+		"TryLock":      func() { c.TryLock(ctx, "l") },
+		"LockAll":      func() { c.LockAll(ctx, []string{"l"}) },
+		"Run":          func() { c.Run(ctx, "l", func(context.Context, *Hold) error { return nil }) },
+		"Release":      func() { hold.Release(ctx) },
+		"ReleaseAfter": func() { hold.ReleaseAfter(ctx, time.Second) },
+		"Extend":       func() { hold.Extend(ctx, time.Minute) },
+		"Upgrade":      func() { hold.Upgrade(ctx) },
+		"Downgrade":    func() { hold.Downgrade(ctx) },
+		"Campaign":     func() { election.Campaign(ctx, "v") },
+		"Leader":       func() { election.Leader(ctx) },
+		"Observe":      func() { election.Observe(ctx) },
+		"Proclaim":     func() { leadership.Proclaim(ctx, "v") },
+		"Resign":       func() { leadership.Resign(ctx) },
+	} {
+		func() {
+			defer func() {
+				if why := recover(); why != "rlock: ctx is nil, it must be a context" {
+					t.Errorf("%s: %v", name, why)
+				}
+			}()
+			call()
+		}()
+	}
+	done(t, hold.Release(background))
+	done(t, leadership.Resign(background))
+}
+
 func TestLosses(t *testing.T) {
 	t.Parallel()
 	s := start(t)
