@@ -339,7 +339,7 @@ class Client {
   };
 
   #wakeAt(deadline) {
-    const ms = Number(deadline - process.hrtime.bigint()) / 1e6;
+    const ms = Number(deadline - this.#engine.clock.now()) / 1e6;
     const due = deadline === 2n ** 64n - 1n ? NONE : performance.now() + Math.max(0, ms);
     // A timer that fires too early does no harm.
     if (this.#timer && this.#due <= due) return;
