@@ -1,7 +1,7 @@
 'use strict';
 // The engine of rlock's clients, in WebAssembly, and the encoding of its events and actions: docs/embedding.md.
 
-const { readFileSync } = require('node:fs');
+const { openSync, readFileSync, readSync } = require('node:fs');
 const { join } = require('node:path');
 const { randomBytes } = require('node:crypto');
 
@@ -174,12 +174,67 @@ const forms = {
   },
 };
 
+/** The unit of Linux's uptime, in nanoseconds. */
+const HUNDREDTH = 10_000_000n;
+/** How often a clock looks for a suspend, in nanoseconds. It takes about 2 µs. */
+const PAUSE = 10_000_000n;
+
+/**
+ * A clock that also runs while the machine is suspended. `process.hrtime` does so on macOS and Windows, but not on Linux:
+ * there this clock adds what the uptime, which does, has gained on it.
+ */
+class Clock {
+  /** The clock of all engines. Each worker thread has its own. */
+  static shared;
+
+  #file;
+  #text = Buffer.alloc(64);
+  #lead;
+  #suspended = 0n;
+  #looked = 0n;
+
+  constructor(uptime = '/proc/uptime') {
+    try {
+      this.#file = openSync(uptime);
+      this.#lead = this.#uptime() - process.hrtime.bigint();
+    } catch {
+      // Another system, or the file may not be read.
+      this.#file = undefined;
+    }
+  }
+
+  #uptime() {
+    const length = readSync(this.#file, this.#text, 0, this.#text.length, 0);
+    return BigInt(Math.round(100 * Number.parseFloat(this.#text.latin1Slice(0, length)))) * HUNDREDTH;
+  }
+
+  /** In nanoseconds. It never goes back. A suspend of which it does not know yet is less than 10 ms of this clock ago. */
+  now() {
+    const running = process.hrtime.bigint();
+    return this.#file !== undefined && running - this.#looked >= PAUSE ? this.look() : running + this.#suspended;
+  }
+
+  /** The same, but it knows of every suspend. */
+  look() {
+    this.#looked = process.hrtime.bigint();
+    try {
+      // Rounded up, so that no guard seems valid for too long.
+      const gained = this.#file === undefined ? 0n : this.#uptime() + HUNDREDTH - this.#looked - this.#lead;
+      if (gained > this.#suspended) this.#suspended = gained;
+    } catch {
+      this.#file = undefined;
+    }
+    return this.#looked + this.#suspended;
+  }
+}
+
 /** The engine of one client. It makes the decisions, and `rlock.cjs` carries out its actions. */
 class Engine {
   constructor({ url, name, library, version, limits }) {
     compiled ??= new WebAssembly.Module(readFileSync(join(__dirname, 'rlock_engine.wasm')));
     this.exports = new WebAssembly.Instance(compiled).exports;
     if (this.exports.rlock_version() !== VERSION) throw new Error('rlock: rlock_engine.wasm is of another version');
+    this.clock = (Clock.shared ??= new Clock());
     this.writer = new Writer();
     const begin = this.writer.u32(VERSION).bytes(url).bytes(name).bytes(library).bytes(version);
     for (const limit of limits) begin.u64(limit ?? NONE);
@@ -201,21 +256,21 @@ class Engine {
     return Buffer.from(Buffer.from(this.exports.memory.buffer, this.exports.rlock_output(), length));
   }
 
-  /** Passes the event that `write` writes. Returns the actions, and the next deadline in nanoseconds of `process.hrtime`. */
+  /** Passes the event that `write` writes. Returns the actions, and the next deadline in nanoseconds of the clock. */
   handle(kind, write) {
     this.writer.u8(kind);
     write?.(this.writer);
     this.#passInput();
-    const length = this.exports.rlock_handle(process.hrtime.bigint());
+    const length = this.exports.rlock_handle(this.clock.now());
     if (length === -1) throw new Error(`rlock: event ${kind} is malformed`);
     return forms.read(this.#output(length));
   }
 
   /** For how many milliseconds a guard is still valid. */
   remaining(guard) {
-    const left = this.exports.rlock_remaining(BigInt(guard), process.hrtime.bigint());
+    const left = this.exports.rlock_remaining(BigInt(guard), this.clock.look());
     return Number(BigInt.asUintN(64, left) / 1_000_000n);
   }
 }
 
-module.exports = { Engine, NONE, forms };
+module.exports = { Clock, Engine, NONE, forms };

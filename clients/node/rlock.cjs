@@ -24,6 +24,8 @@ const warn = (level, text) => {
 };
 const levels = ['debug', 'info', 'warn'];
 const losses = ['its lease ended', 'the server ended it', 'it was released'];
+/** The longest time of an option, in milliseconds: 30 days. */
+const TIME_MAX = 30 * 24 * 3600 * 1000;
 /** The longest time of a timer in Node, in milliseconds. */
 const TIMER_MAX = 2 ** 31 - 1;
 /** How many changes an observer keeps. */
@@ -40,13 +42,14 @@ class RlockError extends Error {
   }
 }
 
-const millis = (name, value, none) => {
-  if (value === undefined || value === null || value === Infinity) return none;
-  if (!Number.isFinite(value) || value < 0) {
-    throw new RangeError(`${name} is ${value}, it must be a number of milliseconds, not below zero`);
-  }
-  return Math.ceil(value);
+/** Whole milliseconds. The values in `none` mean no limit, or no time at all. */
+const millis = (name, value, none = []) => {
+  if (none.includes(value)) return NONE;
+  if (typeof value === 'number' && value >= 0 && value <= TIME_MAX) return Math.ceil(value);
+  throw new RangeError(`${name} is ${inspect(value)}, it must be a number of milliseconds from 0 to ${TIME_MAX}`);
 };
+const ABSENT = [undefined, null];
+const ENDLESS = [...ABSENT, Infinity];
 
 const count = (name, value, least, most) => {
   if (Number.isInteger(value) && value >= least && value <= most) return value;
@@ -92,7 +95,7 @@ class Client {
     const limits = Object.entries({ responseTimeout, retryTimeout, replicationTimeout });
     this.#engine = new Engine({
       url, name, library: 'rlock-node', version,
-      limits: limits.map(([name, value]) => millis(name, value, NONE)),
+      limits: limits.map(([name, value]) => millis(name, value, ABSENT)),
     });
   }
 
@@ -142,9 +145,10 @@ class Client {
   }
 
   async close({ timeout = 5000 } = {}) {
+    const limit = millis('timeout', timeout);
     if (this.#isClosed) return;
     this.#isClosed = true;
-    const late = new Promise(resolve => { setTimeout(resolve, timeout).unref(); });
+    const late = new Promise(resolve => { setTimeout(resolve, Math.min(TIMER_MAX, limit)).unref(); });
     const flushed = this.#call(event.flush, undefined, {}, true);
     this.#handle(event.leaveAll);
     await Promise.race([flushed, late]).catch(() => {});
@@ -169,9 +173,9 @@ class Client {
     const limit = mode === 2 ? count('limit', options.limit, 1, PERMITS_MAX) : 0;
     const permits = mode === 2 ? count('permits', options.permits ?? 1, 1, PERMITS_MAX) : 1;
     const replicas = count('replicas', options.replicas ?? 0, 0, 2 ** 16 - 1);
-    const wait = millis('wait', options.wait, NONE);
+    const wait = millis('wait', options.wait, ENDLESS);
     const [leaseMs, maxHold, bound] = [
-      millis('lease', lease), millis('maxHold', options.maxHold, NONE), millis('bound', options.bound, NONE),
+      millis('lease', lease), millis('maxHold', options.maxHold, ENDLESS), millis('bound', options.bound, ABSENT),
     ];
     const write = it => it
       .u8(activity ? 1 : 0).u64(activity?.number ?? 0).bytes('').list(keys)
@@ -324,18 +328,18 @@ class Client {
       return this.#call(event.proclaim, it => it.u64(guard).bytes(bytes));
     },
     remaining: guard => this.#engine.remaining(guard),
-    release: (guard, least) => {
+    release: (guard, least = NONE) => {
       this.#guards.delete(guard);
-      return this.#call(event.release, it => it.u64(guard).u64(millis('least', least, NONE)), {}, true);
+      return this.#call(event.release, it => it.u64(guard).u64(least), {}, true);
     },
-    extend: (guard, lease) => this.#call(event.extend, it => it.u64(guard).u64(millis('lease', lease))),
+    extend: (guard, lease) => this.#call(event.extend, it => it.u64(guard).u64(lease)),
     downgrade: guard => this.#call(event.downgrade, it => it.u64(guard)),
     upgrade: (guard, number, wait, options) =>
-      this.#call(event.upgrade, it => it.u64(number).u64(millis('wait', wait, NONE)), { ...options, guard }),
+      this.#call(event.upgrade, it => it.u64(number).u64(wait), { ...options, guard }),
   };
 
   #wakeAt(deadline) {
-    const ms = Number(deadline - process.hrtime.bigint()) / 1e6;
+    const ms = Number(deadline - this.#engine.clock.now()) / 1e6;
     const due = deadline === 2n ** 64n - 1n ? NONE : performance.now() + Math.max(0, ms);
     // A timer that fires too early does no harm.
     if (this.#timer && this.#due <= due) return;
@@ -397,11 +401,12 @@ class Guard {
   }
 
   release() { return (this.#release ??= this.#operations.release(this.#number)); }
-  releaseAfter(least) { return (this.#release ??= this.#operations.release(this.#number, least)); }
-  extend(lease) { return this.#operations.extend(this.#number, lease); }
+  async releaseAfter(least) { return (this.#release ??= this.#operations.release(this.#number, millis('least', least))); }
+  async extend(lease) { return this.#operations.extend(this.#number, millis('lease', lease)); }
   downgrade() { return this.#operations.downgrade(this.#number); }
   async upgrade({ wait, ...options } = {}) {
-    return (await this.#operations.upgrade(this, this.#number, wait, options)) !== null;
+    const most = millis('wait', wait, ENDLESS);
+    return (await this.#operations.upgrade(this, this.#number, most, options)) !== null;
   }
 
   [Symbol.asyncDispose ?? Symbol.for('asyncDispose')]() { return this.release(); }

@@ -7,7 +7,7 @@ import { createRequire } from 'node:module';
 import { describe, test } from 'node:test';
 import { setTimeout as pause } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
-import { promisify } from 'node:util';
+import { inspect, promisify } from 'node:util';
 import { Worker } from 'node:worker_threads';
 import { Client, RlockError } from '../rlock.mjs';
 import { ask, connect, eventually, isFree, queued, start } from './servers.mjs';
@@ -110,8 +110,6 @@ test('bad arguments are named, and nothing is sent', async t => {
   for (const [call, named] of [
     [() => client.lock('', {}), /^key is empty/],
     [() => client.lock('k', { lease: 2 }), /^lease is 2ms/],
-    [() => client.lock('k', { wait: -1 }), /^wait is -1/],
-    [() => client.lock('k', { maxHold: NaN }), /^maxHold is NaN/],
     [() => client.acquire('k'), /^limit is undefined, it must be a whole number from 1 to 1000000$/],
     [() => client.tryAcquire('k', { permits: 3 }), /^limit is { permits: 3 }, it must be/],
     [() => client.acquire('k', '4'), /^limit is '4', it must be/],
@@ -122,6 +120,35 @@ test('bad arguments are named, and nothing is sent', async t => {
     [() => client.lockAll(['a', 'a']), /^keys is `a` more than once/],
     [() => client.using('k'), /^work must be a function/],
   ]) await assert.rejects(async () => call(), { message: named });
+});
+
+test('times are numbers of milliseconds in their range', async t => {
+  const { url } = await start(t);
+  const client = connect(t, url);
+  const guard = await client.lock('k', { wait: Infinity, maxHold: Infinity });
+  const calls = {
+    wait: value => client.lock('l', { wait: value }),
+    lease: value => client.lock('l', { lease: value }),
+    maxHold: value => client.lock('l', { maxHold: value }),
+    bound: value => client.lock('l', { bound: value }),
+    least: value => guard.releaseAfter(value),
+    'lease of extend': value => guard.extend(value),
+    'wait of upgrade': value => guard.upgrade({ wait: value }),
+    timeout: value => client.close({ timeout: value }),
+    responseTimeout: value => new Client(url, { responseTimeout: value }),
+  };
+  const limit = 'it must be a number of milliseconds from 0 to 2592000000';
+  for (const [name, call] of Object.entries(calls)) {
+    const values = [-1, NaN, -Infinity, 2592000001, '5', true, 5n];
+    if (!/wait|maxHold/.test(name)) values.push(Infinity);
+    if (/lease|least/.test(name)) values.push(null);
+    for (const value of values) {
+      const message = `${name.split(' ')[0]} is ${inspect(value)}, ${limit}`;
+      await assert.rejects(async () => call(value), { name: 'RangeError', message });
+    }
+  }
+  await guard.extend(60_000);
+  await guard.releaseAfter(0);
 });
 
 describe('a loss', () => {

@@ -3,22 +3,42 @@ suspended."""
 
 import functools
 import ssl
-from typing import Any, Callable, Dict, Generic, List, NamedTuple, Optional, Sequence, Tuple, Type, TypeVar, Union
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Generic,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    SupportsIndex,
+    Tuple,
+    Type,
+    TypeVar,
+    Union,
+)
 
 from . import _errors as errors
 from . import _wire as wire
-from ._host import Activity, Call, Hold, Host, Key, Settings, log, millis, named
+from ._host import ABSENT, ENDLESS, Activity, Call, Hold, Host, Key, Settings, log, millis, named
 
 L = TypeVar("L", bound="LockBase")
 E = TypeVar("E")
 Value = Union[str, bytes]
 T = TypeVar("T")
+PERMITS_MAX = 1_000_000  # Per semaphore.
 
 
 def key_bytes(key: Union[Key, Value], name: str = "key") -> bytes:
     if not isinstance(key, (str, bytes)):
         raise TypeError(f"{name} is {key!r}, it must be a string or bytes")
     return key.encode() if isinstance(key, str) else key
+
+
+def count(name: str, value: int, least: int, most: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex) or not least <= value <= most:
+        raise errors.OutOfRange(f"{name} is {value!r}, it must be a whole number from {least} to {most}")
 
 
 class Terms(NamedTuple):
@@ -35,7 +55,7 @@ class Terms(NamedTuple):
     value: Optional[bytes] = None
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=256, typed=True)  # `True` is no number here, but it equals 1.
 def _parts(
     shared: bool,
     limit: Optional[int],
@@ -49,12 +69,12 @@ def _parts(
     """The encoded mode and terms."""
     if shared and limit is not None:
         raise errors.OutOfRange("shared and limit cannot be given both")
-    for name, value, bits in (("permits", permits, 32), ("limit", limit or 0, 32), ("replicas", replicas, 16)):
-        if not 0 <= value < 2**bits:
-            raise errors.OutOfRange(f"{name} is {value}, it must be from 0 to {2**bits - 1}")
+    count("permits", permits, 1, PERMITS_MAX)
+    count("limit", 1 if limit is None else limit, 1, PERMITS_MAX)
+    count("replicas", replicas, 0, 2**16 - 1)
     mode = bytes([1 if shared else 0 if limit is None else 2]) + wire.u32(permits) + wire.u32(limit or 0)
-    hold = wire.number(millis("max_hold", max_hold)) + wire.number(millis("bound", bound)) + wire.u16(replicas)
-    return mode, wire.number(millis("lease", lease)) + bytes([renew]) + hold
+    hold = wire.number(millis("max_hold", max_hold, ENDLESS)) + wire.number(millis("bound", bound, ABSENT))
+    return mode, wire.number(millis("lease", lease)) + bytes([renew]) + hold + wire.u16(replicas)
 
 
 def documented(kind: Type[T]) -> Type[T]:
@@ -111,12 +131,12 @@ class ClientBase(Generic[L, E]):
         thread_local: bool = True,
     ) -> L:
         """A lock, which is not acquired yet. The README has a table of the options."""
-        millis("wait", wait)
+        millis("wait", wait, ENDLESS)
         listed = [key_bytes(it) for it in ([keys] if isinstance(keys, (str, bytes)) else keys)]
         mode, rest = _parts(shared, limit, permits, lease, renew, max_hold, bound, replicas)
         owner = wire.head(1, activity.number) if activity else wire.head(0, 0)
         event = owner + wire.u32(0) + wire.listed(listed) + mode
-        least = wire.number(millis("release_after", release_after))
+        least = wire.number(millis("release_after", release_after, ABSENT))
         return self._kind(self, Terms(listed, event, rest, wait, least, on_loss, raise_lost, thread_local))
 
     def election(self, key: Key, **terms: Any) -> E:
@@ -217,7 +237,7 @@ class LockBase:
         terms, call = self._terms, None  # type: Terms, Optional[Call]
         # As in `threading.Lock`, -1 means no limit.
         wait = terms.wait if timeout is None else None if timeout == -1 else timeout
-        event = terms.event + wire.number(millis("timeout", wait) if blocking else 0) + terms.rest
+        event = terms.event + wire.number(millis("timeout", wait, ENDLESS) if blocking else 0) + terms.rest
         host, call = self._client._host(), Call(terms.keys, terms.on_loss)
         try:
             if terms.value is None:
@@ -268,7 +288,7 @@ class LockBase:
     async def upgrade(self, wait: Optional[float] = None) -> bool:
         """Turns a shared hold into an exclusive one. False if that fails within ``wait`` seconds; the hold is then
         still shared."""
-        return bool(await self._change(wire.UPGRADE, wire.number(millis("wait", wait)), True))
+        return bool(await self._change(wire.UPGRADE, wire.number(millis("wait", wait, ENDLESS)), True))
 
     async def _change(self, kind: int, fields: bytes = b"", is_granted: bool = False) -> Any:
         hold = self._hold

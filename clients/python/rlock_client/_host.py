@@ -12,7 +12,7 @@ import socket
 import ssl
 import threading
 import weakref
-from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Set, Union
+from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Set, SupportsFloat, Union
 
 from . import _errors as errors
 from . import _wire as wire
@@ -25,13 +25,20 @@ _LOSSES = ("its lease ended", "the server ended it", "it was released")
 _BLOCKED = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
-def millis(name: str, seconds: Optional[float]) -> int:
-    """Seconds as the engine's milliseconds; ``None`` means no limit."""
-    if seconds is None or seconds == math.inf:
+ABSENT, ENDLESS = (None,), (None, math.inf)
+SECONDS_MAX = 30 * 24 * 3600
+
+
+def millis(name: str, seconds: Optional[float], none: Sequence[Optional[float]] = ()) -> int:
+    """Seconds as the engine's milliseconds. The values in ``none`` mean no limit, or no time at all."""
+    if seconds in none:
         return wire.NONE
-    if not 0 <= seconds < 2**53:
-        raise errors.OutOfRange(f"{name} is {seconds}, it must be a number of seconds, not below zero")
-    return math.ceil(round(seconds * 1000, 3))
+    text = f"{name} is {seconds!r}, it must be a number of seconds from 0 to {SECONDS_MAX}"
+    if isinstance(seconds, bool) or not isinstance(seconds, SupportsFloat):
+        raise TypeError(text)
+    if not 0 <= float(seconds) <= SECONDS_MAX:
+        raise errors.OutOfRange(text)
+    return math.ceil(round(float(seconds) * 1000, 3))
 
 
 class Settings:
@@ -39,7 +46,7 @@ class Settings:
 
     def __init__(self, url: str, name: str, tls: Optional[ssl.SSLContext], **timeouts: Optional[float]) -> None:
         fields = [wire.text(it) for it in (url, name, "rlock-python", __version__)]
-        limits = [wire.number(millis(name, timeout)) for name, timeout in timeouts.items()]
+        limits = [wire.number(millis(name, timeout, ABSENT)) for name, timeout in timeouts.items()]
         self.begin, self.tls = wire.u32(VERSION) + b"".join(fields + limits), tls
         self.engine()  # Raises an error now if the settings are invalid.
 

@@ -18,7 +18,7 @@ from . import _host as common
 from . import _wire as wire
 from ._elections import Change, ChangesBase, ElectionBase, Leader, LeadershipBase
 from ._base import ClientBase, LockBase, Value, documented, key_bytes
-from ._host import Call, Connection, Hold, Key, Settings, log
+from ._host import ENDLESS, Call, Connection, Hold, Key, Settings, log, millis
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -288,7 +288,8 @@ class Changes(ChangesBase):
 
     def get(self, timeout: Optional[float] = None) -> Optional[Change]:
         """The next change; ``None`` if there is none within ``timeout`` seconds, or after ``close``."""
-        end = None if timeout is None else time.monotonic() + timeout
+        wait = millis("timeout", timeout, ENDLESS)
+        end = None if wait == wire.NONE else time.monotonic() + wait / 1000
         while not self._observer.is_closed:
             change = self._observer.take(self._host)
             if change:
@@ -357,6 +358,7 @@ class Client(ClientBase[Lock, Election]):
 
     def close(self, timeout: float = 5) -> None:
         """Releases all holds, ends all waits, and closes the connections."""
+        millis("timeout", timeout)
         with self._making:
             host, self._is_closed = self._current, True
         if host and not host.is_foreign:

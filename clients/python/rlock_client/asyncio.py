@@ -14,7 +14,7 @@ from . import _errors as errors
 from . import _wire as wire
 from ._elections import FOREIGN, Change, ChangesBase, ElectionBase, LeadershipBase
 from ._base import ClientBase, LockBase
-from ._host import Call, Connection, Hold, Host, Settings, log
+from ._host import Call, Connection, Hold, Host, Settings, log, millis
 
 __all__ = ["Changes", "Client", "Election", "Leadership", "Lock"]
 F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
@@ -212,6 +212,7 @@ class Client(ClientBase[Lock, Election]):
 
     async def aclose(self, timeout: float = 5) -> None:
         """Releases all holds, ends all waits, and closes the connections of this event loop."""
+        millis("timeout", timeout)
         self._is_closed = True
         host = self._hosts.pop(asyncio.get_running_loop(), None)
         if host and not host.is_foreign:

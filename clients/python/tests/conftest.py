@@ -100,9 +100,9 @@ class AsyncApi:
     def lock(self, *arguments, **options):
         return AsyncLock(self, self.client.lock(*arguments, **options))
 
-    def close(self):
+    def close(self, timeout=5):
         if self.thread.is_alive():
-            self.run(self.client.aclose())
+            self.run(self.client.aclose(timeout))
             self.loop.call_soon_threadsafe(self.loop.stop)
             self.thread.join()
             self.loop.close()

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import os
 import pathlib
 import pickle
@@ -60,6 +61,52 @@ def test_what_is_refused(client, server, key, terms, code):
     until(lambda: server.is_free(key), "free")
     with pytest.raises(rlock_client.OutOfRange, match="key is empty"):
         client.lock("").acquire()
+
+
+SECONDS = "it must be a number of seconds from 0 to 2592000"
+
+
+def refuses(text):
+    return pytest.raises((rlock_client.OutOfRange, TypeError), match=f"^{re.escape(text)}$")
+
+
+@pytest.mark.parametrize("value", [math.nan, -0.001, -math.inf, 2592000.001, "5", True])
+def test_times_are_numbers_of_seconds_in_their_range(client, key, value):
+    for name in ("wait", "lease", "max_hold", "bound", "release_after"):
+        with refuses(f"{name} is {value!r}, {SECONDS}"):
+            client.lock(key, **{name: value})
+
+
+def test_only_what_has_no_limit_by_default_takes_infinity(client, server, key):
+    for name, value in (("lease", None), ("lease", math.inf), ("bound", math.inf), ("release_after", math.inf)):
+        with refuses(f"{name} is {value}, {SECONDS}"):
+            client.lock(key, **{name: value})
+    with client.lock(key, wait=math.inf, max_hold=math.inf) as lock:
+        for call, text in (
+            (lambda: lock.acquire(timeout=-2), "timeout is -2"),
+            (lambda: lock.upgrade(wait=math.nan), "wait is nan"),
+            (lambda: lock.extend(math.inf), "lease is inf"),
+            (lambda: client.close(math.nan), "timeout is nan"),
+        ):
+            with refuses(f"{text}, {SECONDS}"):
+                call()
+        assert lock.owned()
+    for name in ("response_timeout", "retry_timeout", "replication_timeout"):
+        with refuses(f"{name} is inf, {SECONDS}"):
+            rlock_client.Client(server.url, **{name: math.inf})
+
+
+@pytest.mark.parametrize(
+    "terms, text",
+    [
+        ({"limit": 0}, "limit is 0, it must be a whole number from 1 to 1000000"),
+        ({"limit": 2, "permits": 1.5}, "permits is 1.5, it must be a whole number from 1 to 1000000"),
+        ({"replicas": "1"}, "replicas is '1', it must be a whole number from 0 to 65535"),
+    ],
+)
+def test_counts_are_whole_numbers_in_their_range(client, key, terms, text):
+    with refuses(text):
+        client.lock(key, **terms)
 
 
 def test_kinds(client, server, key):

@@ -3,6 +3,7 @@ package rlock;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.nio.channels.Selector;
+import java.nio.file.Path;
 import java.security.NoSuchAlgorithmException;
 import java.time.Duration;
 import java.util.ArrayDeque;
@@ -57,6 +58,7 @@ public final class Client implements AutoCloseable {
     private volatile boolean isEnded;
 
     // Only the client's thread uses the fields below.
+    private final Clock clock;
     private final Engine engine;
     private final Map<Long, Connection> connections = new HashMap<>();
     private final Set<Connection> writing = new HashSet<>();
@@ -92,8 +94,9 @@ public final class Client implements AutoCloseable {
 
     private Client(Builder builder) {
         tls = builder.tls;
+        clock = new Clock(builder.uptime);
         engine = new Engine(builder.url, builder.name,
-                new Duration[] {builder.responseTimeout, builder.retryTimeout, builder.replicationTimeout});
+                new Duration[] {builder.responseTimeout, builder.retryTimeout, builder.replicationTimeout}, clock);
         try {
             selector = Selector.open();
         } catch (IOException error) {
@@ -124,6 +127,7 @@ public final class Client implements AutoCloseable {
         private Duration responseTimeout;
         private Duration retryTimeout;
         private Duration replicationTimeout;
+        private Path uptime = Clock.UPTIME;
 
         private Builder(String url) {
             this.url = Objects.requireNonNull(url, "url");
@@ -156,6 +160,12 @@ public final class Client implements AutoCloseable {
         /** How long replicas may take to acknowledge a grant. Default 1 s. */
         public Builder replicationTimeout(Duration timeout) {
             replicationTimeout = timeout;
+            return this;
+        }
+
+        /** For tests: another file with the uptime. */
+        Builder uptime(Path file) {
+            uptime = file;
             return this;
         }
 
@@ -328,7 +338,7 @@ public final class Client implements AutoCloseable {
         while (!isEnded) {
             try {
                 isAwake.set(false);
-                var pause = due == Engine.NONE ? Long.MAX_VALUE : due - Engine.now();
+                var pause = due == Engine.NONE ? Long.MAX_VALUE : due - clock.now();
                 if (!tasks.isEmpty() || pause <= 0) {
                     selector.selectNow();
                 } else {
@@ -342,7 +352,7 @@ public final class Client implements AutoCloseable {
                 }
                 selector.selectedKeys().clear();
                 doTasks();
-                if (due != Engine.NONE && due <= Engine.now()) {
+                if (due != Engine.NONE && due <= clock.now()) {
                     handle(new Writer().u8(TICK));
                 }
                 while (!writing.isEmpty()) {
@@ -360,6 +370,7 @@ public final class Client implements AutoCloseable {
         }
         doTasks();
         try {
+            clock.close();
             selector.close();
         } catch (IOException error) {
             LOG.log(System.Logger.Level.DEBUG, "closing", error);

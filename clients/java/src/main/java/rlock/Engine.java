@@ -23,13 +23,15 @@ final class Engine {
     /** Instead of a time: no limit, or no time at all. */
     static final long NONE = -1;
 
+    private final Clock clock;
     private final Memory memory;
     private final ExportFunction input;
     private final ExportFunction output;
     private final ExportFunction handle;
     private final ExportFunction remaining;
 
-    Engine(String url, String name, Duration[] limits) {
+    Engine(String url, String name, Duration[] limits, Clock clock) {
+        this.clock = clock;
         Inlining.require();
         var instance = Instance.builder(Compiled.load()).withMachineFactory(Compiled::create).build();
         memory = instance.memory();
@@ -53,14 +55,6 @@ final class Engine {
         if (wrong != 0) {
             throw new IllegalArgumentException(new String(result(wrong), StandardCharsets.UTF_8));
         }
-    }
-
-    /** The zero of {@link #now}. {@link System#nanoTime} itself may be negative. */
-    private static final long EPOCH = System.nanoTime() - 3_600_000_000_000L;
-
-    /** Nanoseconds of a monotonic clock. */
-    static long now() {
-        return System.nanoTime() - EPOCH;
     }
 
     /** Whole milliseconds, rounded up; {@code null} means no limit. */
@@ -99,7 +93,7 @@ final class Engine {
     /** Passes an event to the engine, and returns its output. */
     Reader handle(Writer event) {
         passInput(event);
-        var length = (int) call(handle, now());
+        var length = (int) call(handle, clock.now());
         if (length == -1) {
             throw new IllegalStateException("event " + event.bytes[0] + " is malformed");
         }
@@ -108,7 +102,7 @@ final class Engine {
 
     /** For how many nanoseconds a guard is still valid. */
     long remaining(long guard) {
-        var left = call(remaining, guard, now());
+        var left = call(remaining, guard, clock.look());
         return left < 0 ? Long.MAX_VALUE : left;
     }
 
