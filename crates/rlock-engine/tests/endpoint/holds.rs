@@ -34,7 +34,7 @@ fn the_last_guard_releases_the_lock() {
     assert_eq!(it.actions(), ["1 RLOCK.RELEASE k o ALL FENCE 7"]);
 }
 
-/// Only an upgrade has a new fence, which is larger. Any other fence is that of a new hold.
+/// Only an upgrade has a new fence, which is larger. With any other fence, a new hold begins.
 #[test]
 fn a_guard_enters_the_hold_whose_fence_it_gets() {
     let (shared, exclusive) = (Ask::Shared, Ask::Exclusive);

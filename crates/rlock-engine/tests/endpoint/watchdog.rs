@@ -170,7 +170,7 @@ fn a_wait_needs_heartbeats_until_it_is_over() {
     );
 }
 
-/// One renewal at a time is enough for so few holds. Others wait for its answer, but no longer than a twelfth of their
+/// One renewal at a time is enough for four holds. The others wait for its answer, but no longer than a twelfth of their
 /// lease.
 #[test]
 fn a_renewal_without_an_answer_does_not_hold_up_the_others_for_long() {
