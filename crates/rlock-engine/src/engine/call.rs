@@ -251,6 +251,7 @@ impl Call {
             // If this is refused, the request for the lock is refused too.
             (Phase::Releasing, Ok(_) | Err(Fault::Refused(_))) => {
                 if let Some((lost, _)) = at.engine.lost_part(at.now, &at.work.claims) {
+                    at.engine.remember_lost(at.now, &lost, sent.connection);
                     at.engine.forget_lost_holds(&lost);
                 }
                 Next::Ask
@@ -328,8 +329,15 @@ impl Call {
     fn asked(&mut self, at: &mut Context<'_>, sent: Sent, result: Result<Reply, Fault>) -> Next {
         match result {
             Ok(Reply::Fence(fence)) => self.granted(at, fence, sent),
-            Ok(Reply::Queued) => self.queued(at, sent),
-            Ok(_) => self.not_granted(at),
+            Ok(reply) => {
+                if self.live.is_none() {
+                    at.engine.nothing_is_held(&at.work.claims, sent.connection);
+                }
+                match reply {
+                    Reply::Queued => self.queued(at, sent),
+                    _ => self.not_granted(at),
+                }
+            }
             // The server can only bind a hold, or publish its value, if it
             // keeps the watch.
             Err(Fault::Refused(full @ Error::QueueFull(_)))

@@ -414,6 +414,20 @@ impl Engine {
         })
     }
 
+    /// Remembers that the owner has released holds of these keys that it had lost.
+    pub(super) fn remember_lost(&mut self, now: Instant, claims: &Claims, connection: u64) {
+        let holds = claims.names().filter_map(|name| {
+            let hold = self.holds.get(&self.claims.get(name)?.hold?)?;
+            Some((hold.proof.fence(), hold.certain_fence(), hold.lease_end))
+        });
+        for (known, certain, lease_end) in holds.collect::<Vec<_>>() {
+            self.remember_released(now, claims, known, lease_end);
+            if certain.is_none() {
+                self.remember_undone(now, claims, connection, lease_end);
+            }
+        }
+    }
+
     /// Forgets all holds of these keys that the owner has lost.
     pub(super) fn forget_lost_holds(&mut self, claims: &Claims) {
         for name in claims.names() {

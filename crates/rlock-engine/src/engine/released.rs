@@ -30,8 +30,9 @@ pub(super) struct Released {
 
 #[derive(Debug)]
 struct Entry {
-    /// The largest fence.
-    fence: u64,
+    /// Fences, and until when each of them matters. A fence that ends earlier is
+    /// larger.
+    fences: Vec<(u64, Instant)>,
     /// A grant under an unknown fence was undone by this connection: a grant by
     /// another connection may be the same.
     undone_by: Option<u64>,
@@ -41,6 +42,14 @@ struct Entry {
 impl Entry {
     fn lasts(&self, now: Instant) -> bool {
         self.until > now
+    }
+
+    fn add(&mut self, fence: u64, until: Instant) {
+        self.fences
+            .retain(|it| it.0 > fence || (it.0 == fence && it.1 > until));
+        if self.fences.iter().all(|it| it.1 < until) {
+            self.fences.push((fence, until));
+        }
     }
 }
 
@@ -52,7 +61,7 @@ impl Released {
         }
         let until = lease_end + CLOCK_DIFFERENCE;
         let entry = self.entries.entry(name.clone()).or_insert(Entry {
-            fence: 0,
+            fences: Vec::new(),
             undone_by: None,
             until,
         });
@@ -64,7 +73,8 @@ impl Released {
         let entry = self.entries.get(name).filter(|entry| entry.lasts(now));
         entry.is_some_and(|entry| {
             let is_new = entry.undone_by.is_none() || entry.undone_by == connection;
-            fence <= entry.fence || !is_new
+            let mut fences = entry.fences.iter().filter(|it| it.1 > now);
+            fences.any(|it| fence <= it.0) || !is_new
         })
     }
 }
@@ -82,7 +92,7 @@ impl Engine {
     ) {
         for name in names_to_remember(claims) {
             let entry = self.released.entry(now, name, lease_end);
-            entry.fence = entry.fence.max(fence);
+            entry.add(fence, lease_end + CLOCK_DIFFERENCE);
             entry.undone_by = None;
         }
     }
@@ -98,6 +108,18 @@ impl Engine {
     ) {
         for name in names_to_remember(claims) {
             self.released.entry(now, name, lease_end).undone_by = Some(connection);
+        }
+    }
+
+    /// The server has answered on this connection that the owner holds nothing of
+    /// this: it will only make new grants here.
+    pub(super) fn nothing_is_held(&mut self, claims: &Claims, connection: u64) {
+        for name in names_to_remember(claims) {
+            if let Some(entry) = self.released.entries.get_mut(name)
+                && entry.undone_by.is_some()
+            {
+                entry.undone_by = Some(connection);
+            }
         }
     }
 
@@ -139,12 +161,40 @@ mod tests {
         let mut released = Released::default();
         for second in 0..1000 {
             let now = at(second);
-            released.entry(now, &name(second), now + LEASE).fence = second;
+            let entry = released.entry(now, &name(second), now + LEASE);
+            entry.add(second, entry.until);
             assert!(released.entries.len() <= SWEEP_MIN);
             for age in [0, 29, 30].into_iter().filter(|age| *age <= second) {
                 let (name, fence) = (name(second - age), second - age);
                 assert_eq!(released.has(now, &name, fence, None), age < 30);
             }
+        }
+    }
+
+    #[test]
+    fn a_smaller_fence_makes_no_larger_one_last() {
+        let mut released = Released::default();
+        let mut release = |second, fence, end| {
+            let entry = released.entry(at(second), &name(0), at(end));
+            entry.add(fence, at(end) + CLOCK_DIFFERENCE);
+            entry.fences.clone()
+        };
+        let until = |second| at(second) + CLOCK_DIFFERENCE;
+        assert_eq!(release(0, 50, 20), [(50, until(20))]);
+        // It says nothing new.
+        assert_eq!(release(0, 40, 10), [(50, until(20))]);
+        assert_eq!(release(0, 10, 30), [(50, until(20)), (10, until(30))]);
+        assert_eq!(release(0, 11, 31), [(50, until(20)), (11, until(31))]);
+        for (now, fence, is_released) in [
+            (29, 50, true),
+            (29, 51, false),
+            (30, 50, false),
+            (30, 12, false),
+            (40, 11, true),
+            (41, 11, false),
+        ] {
+            let has = released.has(at(now), &name(0), fence, None);
+            assert_eq!(has, is_released, "{now} {fence}");
         }
     }
 

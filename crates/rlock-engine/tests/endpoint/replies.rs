@@ -152,6 +152,78 @@ fn a_grant_that_its_owner_released_does_not_come_back() {
     assert_eq!(it.did(), ["call 4: granted 8"]);
 }
 
+/// The server's clock was set back over a restart. The larger fence matters only until its lease is over.
+#[test]
+fn smaller_fences_are_granted_after_the_lease_of_a_larger_one() {
+    let mut it = Played::connected();
+    let lease = Lease::Fixed(Duration::from_secs(1));
+    let terms = Terms::new().lease(lease).unwrap();
+    it.asks_as("me", "k", &[], terms);
+    it.answers(1, "RLOCK.ACQUIRE k me", ":70\r\n");
+    it.releases();
+    it.answers(1, "RLOCK.RELEASE k me", ":0\r\n");
+    it.asks_as("me", "k", &[], terms);
+    it.did();
+    let (mut fence, mut ms) = (10, 0);
+    while it.did().is_empty() && ms < 60_000 {
+        it.answers_each(1, |asked| match asked.split(' ').next() {
+            Some("RLOCK.ACQUIRE") => {
+                fence += 1;
+                format!(":{fence}\r\n")
+            }
+            Some("PING") => "+PONG\r\n".to_owned(),
+            _ => ":0\r\n".to_owned(),
+        });
+        it.passes(1);
+        ms += 1;
+    }
+    assert!((11_000..13_000).contains(&ms), "after {ms} ms");
+}
+
+/// Who waits holds nothing: the next grant is a new one.
+#[test]
+fn a_grant_after_a_wait_is_not_taken_for_one_that_was_undone() {
+    let mut it = Played::connected();
+    it.asks_as("me", "k", &[], Terms::new());
+    it.answers(1, "RLOCK.ACQUIRE k me", "+WAITING\r\n");
+    it.abandons(2);
+    it.answers(1, "RLOCK.CANCEL k me", ":1\r\n");
+    it.answers(1, "RLOCK.RELEASE k me", "$-1\r\n");
+    it.ends(1);
+    it.passes(20);
+    it.asks_as("me", "k", &[], Terms::new());
+    it.greeted(2);
+    it.passes(20);
+    it.answers(2, "RLOCK.ACQUIRE k me", "+WAITING\r\n");
+    it.did();
+    it.receives(2, push(&["message", CHANNEL, "grant 77 me k"]));
+    assert_eq!(it.did(), ["call 3: granted 77"]);
+}
+
+/// Its owner asks again while it still has the guard of the lost hold.
+#[test]
+fn a_lost_hold_that_was_released_does_not_come_back() {
+    let mut it = Played::connected();
+    let lease = Lease::Fixed(Duration::from_secs(1));
+    let bound = Terms::new().lease(lease).unwrap();
+    let bound = bound.bound(Duration::from_secs(1)).unwrap();
+    it.asks_as("me", "k", &[], bound);
+    it.answers(1, "RLOCK.ACQUIRE k me", ":7\r\n");
+    it.ends(1);
+    it.passes(2000);
+    it.greeted(2);
+    it.asks_as("me", "k", &[], Terms::new());
+    it.answers(2, "RLOCK.RELEASE k me ALL FENCE 7", ":0\r\n");
+    it.ends(2);
+    it.passes(20);
+    it.greeted(3);
+    it.passes(20);
+    it.did();
+    it.answers(3, "RLOCK.ACQUIRE k me", ":7\r\n");
+    it.answers(3, "RLOCK.RELEASE k me ALL FENCE 7", ":0\r\n");
+    assert!(it.did().is_empty());
+}
+
 /// The end of the client has released it already, so it cannot be kept any more.
 #[test]
 fn a_hold_that_is_to_be_kept_while_the_client_closes_is_kept_or_fails() {
