@@ -32,8 +32,9 @@ pub(super) fn run(call: &Call<'_>) -> Option<()> {
         let orphan = key.as_ref().and_then(is_orphan);
         drop(key);
         if queue {
-            if orphan.is_none() {
-                check_all(state, op, &[op.key])?;
+            match orphan {
+                Some(_) => state.check_writable(op)?,
+                None => check_all(state, op, &[op.key])?,
             }
             for ended in state.locks.clear_queue(op.name()) {
                 state.deliveries.withdraw_by_others(op.ctx, &ended);

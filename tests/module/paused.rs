@@ -24,3 +24,21 @@ fn transaction_that_pauses_writes_is_refused_an_expired_lock() {
     client.ask("CLIENT UNPAUSE");
     client.number("RLOCK.ACQUIRE k owner-b 60000");
 }
+
+#[test]
+fn what_is_left_of_a_lock_and_its_queue_stay_while_writes_are_paused() {
+    let server = Server::start();
+    let (client, waiter) = (server.client(), server.client());
+    client.number("RLOCK.ACQUIRE k owner-a 60000");
+    waiter.send("RLOCK.ACQUIRE k owner-b 60000 WAIT 0");
+    server.await_queued("k", 1);
+    client.ask("PERSIST k");
+    for command in ["MULTI", "CLIENT PAUSE 100 WRITE", "RLOCK.FORCE k QUEUE"] {
+        client.ask(command);
+    }
+    let answers = client.ask("EXEC");
+    assert!(answers.contains("TRYAGAIN"), "{answers}");
+    client.ask("CLIENT UNPAUSE");
+    assert_eq!(client.ask("RLOCK.FORCE k"), "1");
+    assert!(matches!(waiter.reply(), redis::Value::Int(_)));
+}
