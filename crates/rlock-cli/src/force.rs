@@ -1,5 +1,6 @@
 //! `rlock force`: ends the holds of a lock, of any owner.
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};
 use std::os::unix::ffi::OsStrExt;
@@ -103,15 +104,18 @@ impl Force {
     }
 }
 
+/// The most holds that are ended one by one: for each the server looks at all.
+const ONE_BY_ONE_MAX: usize = 100;
+
 /// Ends the holds that were shown, and not their successors; returns their number.
 pub(crate) async fn end_shown(mutex: &Mutex, shown: &[Holder]) -> Result<u64, Error> {
-    let Some(fences) = shown.iter().map(|it| it.fence).collect::<Option<Vec<_>>>() else {
-        // The server cannot compare and end a hold of Redisson in one step.
-        let is_shown = |held: &Holder| {
-            let is_it = |it: &Holder| (it.fence, &it.owner) == (held.fence, &held.owner);
-            shown.iter().any(is_it)
-        };
-        return match mutex.info().await?.holders.iter().all(is_shown) {
+    let fences = shown.iter().map(|it| it.fence).collect::<Option<Vec<_>>>();
+    let Some(fences) = fences.filter(|it| it.len() <= ONE_BY_ONE_MAX) else {
+        // The server cannot compare and end these in one step.
+        let shown: HashSet<_> = shown.iter().map(|it| (it.fence, &it.owner)).collect();
+        let held = mutex.info().await?.holders;
+        let is_shown = |held: &Holder| shown.contains(&(held.fence, &held.owner));
+        return match held.iter().all(is_shown) {
             true => mutex.force_release().await,
             false => Ok(0),
         };

@@ -2,6 +2,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -44,14 +45,15 @@ type hold struct {
 }
 
 var (
-	mu     sync.Mutex
-	output = json.NewEncoder(os.Stdout)
+	mu sync.Mutex
+	// Written at the end: nobody reads the pipe before.
+	output bytes.Buffer
 )
 
 func note(line any) {
 	mu.Lock()
 	defer mu.Unlock()
-	if err := output.Encode(line); err != nil {
+	if err := json.NewEncoder(&output).Encode(line); err != nil {
 		log.Fatal(err)
 	}
 }
@@ -201,4 +203,7 @@ func main() {
 	closing, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	client.Close(closing)
+	if _, err := output.WriteTo(os.Stdout); err != nil {
+		log.Fatal(err)
+	}
 }

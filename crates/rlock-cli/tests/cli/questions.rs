@@ -199,6 +199,23 @@ fn force_ends_only_holds_that_it_has_shown() {
     assert!(server.admin().is_held("k"));
 }
 
+/// For each hold the server would look at all.
+#[test]
+fn force_ends_many_holds_with_one_command() {
+    let server = Server::start();
+    let mut admin = server.admin();
+    for number in 0..101 {
+        let _: i64 = admin.run(&format!("RLOCK.ACQUIRE k h{number} 600000 SHARED"));
+    }
+    let mut terminal = Terminal::start(&server, &["force", "k"]);
+    terminal.until_shows("Type `yes`");
+    terminal.types("yes\n");
+    terminal.until_shows("k: 101 holders removed");
+    assert_eq!(terminal.finish(), 0);
+    let stats: String = admin.run("INFO commandstats");
+    assert!(stats.contains("cmdstat_rlock.force:calls=1,"), "{stats}");
+}
+
 /// Its time to live was removed, so it is not a lock any more.
 #[test]
 fn force_deletes_what_is_left_of_a_lock() {
