@@ -27,6 +27,8 @@ const TIME: Duration = Duration::from_secs(1);
 const OTHERS_TIME: Duration = Duration::from_millis(200);
 /// The interval of rounds while the master is connected.
 pub(super) const ASKED_EVERY: Duration = Duration::from_millis(500);
+/// For how many rounds the last answer of a Sentinel counts that no longer answers.
+const LATE_MAX: u32 = 20;
 
 pub(super) struct Sentinels {
     all: Vec<Sentinel>,
@@ -49,6 +51,8 @@ struct Sentinel {
     replies: Vec<Frame>,
     /// Its last answer.
     named: Option<Named>,
+    /// The rounds since then.
+    late: u32,
 }
 
 /// A round of questions to all Sentinels.
@@ -74,6 +78,7 @@ impl Sentinels {
             connection: None,
             replies: Vec::new(),
             named: None,
+            late: 0,
         });
         Self {
             all: all.collect(),
@@ -113,7 +118,7 @@ impl Sentinels {
             Ok(named) => {
                 round.until.get_or_insert(now + OTHERS_TIME);
                 round.answered.push(number);
-                sentinel.named = Some(named);
+                (sentinel.named, sentinel.late) = (Some(named), 0);
             }
             Err(failure) => round.failures.push((sentinel.address.to_string(), failure)),
         }
@@ -150,7 +155,8 @@ impl Sentinels {
     /// Whether the last answer of any Sentinel, which may be late or down now, is
     /// this address in this epoch.
     fn has_named(&self, address: &Address, epoch: Option<u64>) -> bool {
-        let mut named = self.all.iter().filter_map(|it| it.named.as_ref());
+        let all = self.all.iter().filter(|it| it.late <= LATE_MAX);
+        let mut named = all.filter_map(|it| it.named.as_ref());
         epoch.is_some() && named.any(|it| it.epoch == epoch && self.at(it) == *address)
     }
 
@@ -190,8 +196,11 @@ impl Endpoint {
             left: (0..sentinels.all.len()).collect(),
             ..Round::default()
         });
-        let all = sentinels.all.iter();
-        let all = all.map(|it| (it.address.clone(), it.connection));
+        let all = sentinels.all.iter_mut();
+        let all = all.map(|it| {
+            it.late = it.late.saturating_add(1);
+            (it.address.clone(), it.connection)
+        });
         let all: Vec<_> = all.collect();
         for (number, (address, known)) in all.into_iter().enumerate() {
             match known {

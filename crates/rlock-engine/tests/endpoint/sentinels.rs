@@ -168,6 +168,25 @@ fn most_sentinels_decide_if_none_may_tell_the_epoch() {
     assert_eq!(it.did(), ["close 4"]);
 }
 
+/// The others follow another master since an operator changed it, so the epoch is the same.
+#[test]
+fn a_sentinel_that_answers_no_more_keeps_no_master() {
+    let mut it = asked();
+    (1..=3).for_each(|number| it.receives(number, named("m", 0)));
+    it.greeted(4);
+    it.receives(4, "*0\r\n");
+    it.did();
+    let mut rounds = 0;
+    while !it.did().contains(&"close 4".to_owned()) {
+        it.passes(500);
+        (1..=2).for_each(|number| it.receives(number, named("new", 0)));
+        it.passes(200);
+        rounds += 1;
+        assert!(rounds < 30);
+    }
+    assert!(rounds > 15, "{rounds}");
+}
+
 #[test]
 fn another_address_is_tried_if_one_cannot_be_reached() {
     let mut it = asked();
