@@ -30,8 +30,8 @@ pub(super) struct Released {
 
 #[derive(Debug)]
 struct Entry {
-    /// Fences, and until when each of them matters. A fence that ends earlier is
-    /// larger.
+    /// Fences, and until when each of them matters. Of two, the larger one ends
+    /// earlier.
     fences: Vec<(u64, Instant)>,
     /// A grant under an unknown fence was undone by this connection: a grant by
     /// another connection may be the same.
@@ -44,10 +44,11 @@ impl Entry {
         self.until > now
     }
 
-    fn add(&mut self, fence: u64, until: Instant) {
-        self.fences
-            .retain(|it| it.0 > fence || (it.0 == fence && it.1 > until));
-        if self.fences.iter().all(|it| it.1 < until) {
+    fn add(&mut self, now: Instant, fence: u64, until: Instant) {
+        let says_more = |it: &(u64, Instant)| it.0 > fence || it.1 > until;
+        self.fences.retain(|it| it.1 > now && says_more(it));
+        let says_all = |it: &(u64, Instant)| it.0 >= fence && it.1 >= until;
+        if !self.fences.iter().any(says_all) {
             self.fences.push((fence, until));
         }
     }
@@ -92,7 +93,7 @@ impl Engine {
     ) {
         for name in names_to_remember(claims) {
             let entry = self.released.entry(now, name, lease_end);
-            entry.add(fence, lease_end + CLOCK_DIFFERENCE);
+            entry.add(now, fence, lease_end + CLOCK_DIFFERENCE);
             entry.undone_by = None;
         }
     }
@@ -162,7 +163,7 @@ mod tests {
         for second in 0..1000 {
             let now = at(second);
             let entry = released.entry(now, &name(second), now + LEASE);
-            entry.add(second, entry.until);
+            entry.add(now, second, entry.until);
             assert!(released.entries.len() <= SWEEP_MIN);
             for age in [0, 29, 30].into_iter().filter(|age| *age <= second) {
                 let (name, fence) = (name(second - age), second - age);
@@ -176,7 +177,7 @@ mod tests {
         let mut released = Released::default();
         let mut release = |second, fence, end| {
             let entry = released.entry(at(second), &name(0), at(end));
-            entry.add(fence, at(end) + CLOCK_DIFFERENCE);
+            entry.add(at(second), fence, at(end) + CLOCK_DIFFERENCE);
             entry.fences.clone()
         };
         let until = |second| at(second) + CLOCK_DIFFERENCE;
@@ -185,7 +186,14 @@ mod tests {
         assert_eq!(release(0, 40, 10), [(50, until(20))]);
         assert_eq!(release(0, 10, 30), [(50, until(20)), (10, until(30))]);
         assert_eq!(release(0, 11, 31), [(50, until(20)), (11, until(31))]);
+        // A larger fence makes no smaller one shorter.
+        assert_eq!(
+            release(0, 60, 15),
+            [(50, until(20)), (11, until(31)), (60, until(15))]
+        );
         for (now, fence, is_released) in [
+            (24, 60, true),
+            (25, 60, false),
             (29, 50, true),
             (29, 51, false),
             (30, 50, false),
