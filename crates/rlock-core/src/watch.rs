@@ -4,6 +4,7 @@
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
+use crate::hold::Hold;
 use crate::table::QueueId;
 use crate::{Fence, Grace, Listener, Timestamp};
 
@@ -59,6 +60,11 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
+    /// Whether its hold is not among these any more.
+    pub(crate) fn is_over(&self, hold: &Hold) -> bool {
+        hold.fence_of(&self.owner) != Some(self.fence)
+    }
+
     /// The connections that it concerns.
     pub(crate) fn sessions(&self) -> impl Iterator<Item = u64> {
         let notice = self.notice.as_ref().map(|it| it.session);

@@ -35,11 +35,11 @@ impl Locks {
             (Some(ended), None) if ended.len() <= self.budget.left() => {
                 for owner in &ended {
                     // The owner may hold the lock again, under another fence.
-                    let holds = |it: &Watch| hold.fence_of(owner) == Some(it.fence);
-                    if let Some(watch) = self.table.watch_of(id, owner)
-                        && !self.table.watch(watch).is_some_and(holds)
+                    if let Some(number) = self.table.watch_of(id, owner)
+                        && let Some(watch) = self.table.watch(number)
+                        && watch.is_over(hold)
                     {
-                        self.report_loss(now, watch, step);
+                        self.report_loss(now, number, step);
                     }
                 }
             }
@@ -77,7 +77,7 @@ impl Locks {
             }
             watches_left -= 1;
             search.from = (entry.0, entry.1.next());
-            if hold.fence_of(&watch.owner) != Some(watch.fence) {
+            if watch.is_over(hold) {
                 self.report_loss(now, entry.1, step);
             }
         }
