@@ -414,17 +414,20 @@ impl Engine {
         })
     }
 
-    /// Remembers that the owner has released holds of these keys that it had lost.
+    /// Remembers that the owner has released these keys of one hold that it had
+    /// lost, see [`Engine::lost_part`].
     pub(super) fn remember_lost(&mut self, now: Instant, claims: &Claims, connection: u64) {
-        let holds = claims.names().filter_map(|name| {
-            let hold = self.holds.get(&self.claims.get(name)?.hold?)?;
-            Some((hold.proof.fence(), hold.certain_fence(), hold.lease_end))
-        });
-        for (known, certain, lease_end) in holds.collect::<Vec<_>>() {
-            self.remember_released(now, claims, known, lease_end);
-            if certain.is_none() {
-                self.remember_undone(now, claims, connection, lease_end);
-            }
+        let mut holds = claims
+            .names()
+            .filter_map(|name| self.claims.get(name)?.hold);
+        let Some(hold) = holds.next().and_then(|id| self.holds.get(&id)) else {
+            return;
+        };
+        let (known, certain) = (hold.proof.fence(), hold.certain_fence());
+        let lease_end = hold.lease_end;
+        self.remember_released(now, claims, known, lease_end);
+        if certain.is_none() {
+            self.remember_undone(now, claims, connection, lease_end);
         }
     }
 
