@@ -224,6 +224,14 @@ impl Played {
         });
     }
 
+    /// The last connection ends, and the next one is greeted.
+    pub(crate) fn reconnects(&mut self) {
+        let number = self.connections();
+        self.ends(number);
+        self.passes(20);
+        self.greeted(number + 1);
+    }
+
     /// Opens a connection, and answers its greeting without any refusal.
     pub(crate) fn greeted(&mut self, number: usize) {
         self.greeted_but(number, "nothing", "");

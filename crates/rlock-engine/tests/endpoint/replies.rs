@@ -99,9 +99,7 @@ fn each_of_several_keys_is_released_until_answered() {
     it.answers(1, "RLOCK.MACQUIRE", ":7\r\n");
     it.releases();
     it.answers(1, "RLOCK.MRELEASE", "-WRONGTYPE it is no lock\r\n");
-    it.ends(1);
-    it.passes(20);
-    it.greeted(2);
+    it.reconnects();
     it.passes(20);
     it.did();
     it.answers(2, "RLOCK.RELEASE a o2 ALL", "-WRONGTYPE it is no lock\r\n");
@@ -110,10 +108,8 @@ fn each_of_several_keys_is_released_until_answered() {
     assert_eq!(it.did(), [refused]);
 }
 
-/// The server may still have the hold, bound to a connection with its grace. A
-/// new request would leave it bound, even with other terms.
-#[test]
-fn a_hold_lost_by_the_clock_is_released_before_its_owner_asks_again() {
+/// A hold of `me` was lost by the clock. Its owner asks again by connection 2, and has released it.
+fn lost() -> Played {
     let mut it = Played::connected();
     let lease = Lease::Fixed(Duration::from_secs(1));
     let bound = Terms::new().lease(lease).unwrap();
@@ -125,6 +121,14 @@ fn a_hold_lost_by_the_clock_is_released_before_its_owner_asks_again() {
     it.greeted(2);
     it.asks_as("me", "k", &[], Terms::new());
     it.answers(2, "RLOCK.RELEASE k me ALL FENCE 7", ":0\r\n");
+    it
+}
+
+/// The server may still have the hold, bound to a connection with its grace. A
+/// new request would leave it bound, even with other terms.
+#[test]
+fn a_hold_lost_by_the_clock_is_released_before_its_owner_asks_again() {
+    let mut it = lost();
     it.answers(2, "RLOCK.ACQUIRE k me", ":8\r\n");
     assert_eq!(it.actions().pop().unwrap(), "call 3: granted 8");
 }
@@ -203,20 +207,8 @@ fn a_grant_after_a_wait_is_not_taken_for_one_that_was_undone() {
 /// Its owner asks again while it still has the guard of the lost hold.
 #[test]
 fn a_lost_hold_that_was_released_does_not_come_back() {
-    let mut it = Played::connected();
-    let lease = Lease::Fixed(Duration::from_secs(1));
-    let bound = Terms::new().lease(lease).unwrap();
-    let bound = bound.bound(Duration::from_secs(1)).unwrap();
-    it.asks_as("me", "k", &[], bound);
-    it.answers(1, "RLOCK.ACQUIRE k me", ":7\r\n");
-    it.ends(1);
-    it.passes(2000);
-    it.greeted(2);
-    it.asks_as("me", "k", &[], Terms::new());
-    it.answers(2, "RLOCK.RELEASE k me ALL FENCE 7", ":0\r\n");
-    it.ends(2);
-    it.passes(20);
-    it.greeted(3);
+    let mut it = lost();
+    it.reconnects();
     it.passes(20);
     it.did();
     it.answers(3, "RLOCK.ACQUIRE k me", ":7\r\n");

@@ -77,9 +77,7 @@ fn a_hold_with_a_fixed_lease_is_only_attached() {
     it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
     it.actions();
     assert_eq!(timeline(&mut it, 1000, 1, None), [""; 0]);
-    it.ends(1);
-    it.passes(20);
-    it.greeted(2);
+    it.reconnects();
     assert_eq!(
         after_the_greeting(&mut it, 6000),
         [
@@ -104,9 +102,7 @@ fn holds_are_attached_to_a_new_connection_in_the_order_of_their_ends() {
         it.asks_on(key, terms);
         it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
     }
-    it.ends(1);
-    it.passes(20);
-    it.greeted(2);
+    it.reconnects();
     assert_eq!(
         after_the_greeting(&mut it, 1500),
         [
@@ -184,9 +180,7 @@ fn a_renewal_without_an_answer_does_not_hold_up_the_others_for_long() {
         it.asks_on(key, terms);
         it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
     }
-    it.ends(1);
-    it.passes(20);
-    it.greeted(2);
+    it.reconnects();
     it.actions();
     assert_eq!(
         timeline(&mut it, 900, 2, None),
@@ -223,9 +217,7 @@ fn a_hold_is_renewed_even_if_the_server_cannot_report_its_loss() {
         let mut it = Played::connected();
         it.asks_on("k", renewed(seconds(3)));
         it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
-        it.ends(1);
-        it.passes(20);
-        it.greeted(2);
+        it.reconnects();
         it.passes(1);
         it.actions();
         it.answers(2, "RLOCK.RENEW", format!("-{refusal}\r\n"));
@@ -238,9 +230,7 @@ fn a_hold_is_renewed_even_if_the_server_cannot_report_its_loss() {
 #[test]
 fn a_hold_whose_slot_is_moving_is_renewed_without_notices() {
     let mut it = crate::cluster::connected();
-    it.ends(3);
-    it.passes(20);
-    it.greeted(4);
+    it.reconnects();
     it.passes(20);
     let attach = "RLOCK.RENEW a o2 30000 SNOTIFY";
     it.answers(4, attach, "-ASK 15495 m:7\r\n");
