@@ -222,7 +222,6 @@ func TestBadArguments(t *testing.T) {
 	}
 }
 
-// TestLosses: the client reports each loss at once by the context, and at the end of the block.
 func TestNilContexts(t *testing.T) {
 	t.Parallel()
 	var ctx context.Context
@@ -262,6 +261,7 @@ func TestNilContexts(t *testing.T) {
 	done(t, leadership.Resign(background))
 }
 
+// TestLosses: the client reports each loss at once by the context, and at the end of the block.
 func TestLosses(t *testing.T) {
 	t.Parallel()
 	s := start(t)
