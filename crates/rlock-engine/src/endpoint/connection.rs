@@ -64,8 +64,9 @@ pub(super) struct Connection {
     /// The channel for messages to this client.
     pub(super) channel: Option<Channel>,
     pub(super) identity: Option<Identity>,
-    /// The number of earlier connections to close, and whether all are closed.
-    pub(super) earlier: usize,
+    /// The earlier connections that the server was asked to close first, and
+    /// whether all are closed.
+    pub(super) earlier: Vec<Option<Identity>>,
     pub(super) is_predecessor_gone: bool,
     pub(super) greeting: Greeting,
     decoder: Decoder,
@@ -148,7 +149,7 @@ impl Connection {
             last_received: now,
             channel: None,
             identity: None,
-            earlier: 0,
+            earlier: Vec::new(),
             is_predecessor_gone: true,
             greeting: Greeting::default(),
             decoder: Decoder::default(),
@@ -241,7 +242,7 @@ impl Connection {
     /// which this one can be closed.
     fn close_earlier(&mut self, now: Instant, earlier: &[Option<Identity>]) {
         self.write(now, &Identity::question(), ReplyKind::Identity);
-        self.earlier = earlier.len();
+        self.earlier = earlier.to_vec();
         for identity in earlier {
             match identity {
                 Some(identity) => self.write(now, &identity.kill(), ReplyKind::Killed),

@@ -168,7 +168,7 @@ impl Endpoint {
         let Some(connection) = self.connections.get(&main) else {
             return;
         };
-        let (earlier, is_predecessor_gone) = (connection.earlier, connection.is_predecessor_gone);
+        let mut is_predecessor_gone = connection.is_predecessor_gone;
         let address = connection.address.to_string();
         if let Source::Sentinels(sentinels) = &mut self.source {
             sentinels.has_tried(&connection.address, true);
@@ -177,9 +177,10 @@ impl Endpoint {
         state.stage = Stages::Up { main, since: now };
         state.failure = None;
         state.outage = Outage::Unreported;
-        state.earlier.drain(..earlier.min(state.earlier.len()));
+        state.earlier.retain(|it| !connection.earlier.contains(it));
         // Those that have ended since this connection was opened.
-        for identity in state.earlier.clone() {
+        is_predecessor_gone &= !state.earlier.contains(&None);
+        for identity in state.earlier.clone().into_iter().flatten() {
             self.ask_to_close(now, main, identity);
         }
         self.note(Note::Connected { address });
@@ -250,15 +251,30 @@ impl Endpoint {
         if identity.is_some() || !state.earlier.contains(&None) {
             state.earlier.push(identity.clone());
         }
-        if let Some(main) = self.main_connection(node) {
-            self.ask_to_close(now, main, identity);
+        match (self.main_connection(node), identity) {
+            (Some(main), Some(identity)) => self.ask_to_close(now, main, identity),
+            (Some(main), None) => self.predecessor_stays(now, main),
+            (None, _) => {}
+        }
+    }
+
+    /// A separate connection was greeted: the server has closed the earlier ones,
+    /// or will not.
+    pub(super) fn earlier_were_asked_for(&mut self, node: Node, separate: ConnectionId) {
+        let connection = self.connections.get(&separate);
+        let state = self.main_connections.get_mut(&node);
+        if let (Some(connection), Some(state)) = (connection, state) {
+            state.earlier.retain(|it| !connection.earlier.contains(it));
+            if !connection.is_predecessor_gone && !state.earlier.contains(&None) {
+                state.earlier.push(None);
+            }
         }
     }
 
     /// Asks the server to close an earlier connection, before all later requests.
-    fn ask_to_close(&mut self, now: Instant, main: ConnectionId, identity: Option<Identity>) {
-        let (Some(connection), Some(identity)) = (self.connections.get_mut(&main), identity) else {
-            return self.predecessor_stays(now, main);
+    fn ask_to_close(&mut self, now: Instant, main: ConnectionId, identity: Identity) {
+        let Some(connection) = self.connections.get_mut(&main) else {
+            return;
         };
         let was_empty = connection.output.is_empty();
         let kill = identity.kill();

@@ -126,12 +126,15 @@ impl Endpoint {
 
     pub(super) fn separate_is_open(&mut self, now: Instant, id: ConnectionId) {
         let mut all = self.separate.iter();
-        let separate = all.find(|separate| separate.connection == id);
-        if separate.is_some_and(|separate| matches!(separate.kind, Kind::Replicas { .. }))
+        let Some(separate) = all.find(|separate| separate.connection == id) else {
+            return;
+        };
+        if matches!(separate.kind, Kind::Replicas { .. })
             && let Some(connection) = self.connections.get_mut(&id)
         {
             connection.limit += self.settings.limits.replication;
         }
+        self.earlier_were_asked_for(separate.node, id);
         self.send_together(now, id);
     }
 

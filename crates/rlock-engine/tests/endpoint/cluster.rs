@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rlock_engine::engine::terms::Terms;
 
-use crate::played::{Played, bulk, list, push};
+use crate::played::{self, Played, bulk, list, push};
 
 /// The key `a` is in slot 15495, `b` in 3300.
 pub(crate) fn slots(masters: &[(u16, u16, &str)]) -> String {
@@ -287,6 +287,51 @@ fn a_connection_to_the_target_of_a_moving_slot_that_did_not_answer_is_closed_fir
     };
     let kill = place("CLIENT KILL ID 4 ADDR a:4");
     assert!(kill.is_some() && kill < place("ASKING"), "{actions:?}");
+}
+
+/// The user may not ask for the identity of a connection.
+#[test]
+fn a_separate_connection_that_ends_while_the_main_one_is_greeted_is_not_forgotten() {
+    let mut it = connected();
+    it.releases();
+    it.answers(3, "RLOCK.RELEASE", "-ASK 15495 m:7\r\n");
+    it.greeted_but(4, "CLIENT INFO", "-NOPERM no\r\n");
+    it.asks("b");
+    it.abandons(4);
+    it.ends(2);
+    it.passes(20);
+    it.opens(5);
+    it.ends(4);
+    it.answers_each(5, |asked| played::usual(5, asked));
+    it.actions();
+    it.receives(5, ":0\r\n$-1\r\n");
+    it.passes(100);
+    let again = ["5 RLOCK.CANCEL b o4", "5 RLOCK.RELEASE b o4 ALL"];
+    assert!(it.actions().ends_with(&again.map(str::to_owned)));
+}
+
+#[test]
+fn a_connection_to_the_target_of_a_moving_slot_is_closed_only_once() {
+    let mut it = connected();
+    it.releases();
+    let mut kills = 0;
+    for _ in 0..10 {
+        it.answers_each(3, |asked| match &**asked {
+            "CLUSTER SLOTS" => two(),
+            "CLUSTER INFO" => info("ok", 1),
+            "PING" => "+PONG\r\n".to_owned(),
+            _ => "-ASK 15495 x:7\r\n".to_owned(),
+        });
+        it.actions();
+        it.greeted(it.connections());
+        let actions = it.actions();
+        kills += actions
+            .iter()
+            .filter(|it| it.contains("CLIENT KILL"))
+            .count();
+        it.passes(2000);
+    }
+    assert_eq!(kills, 9);
 }
 
 /// Each of them says that the other one has the slot.

@@ -476,7 +476,7 @@ pub(crate) fn push(items: &[&str]) -> String {
 }
 
 /// The reply of a server that refuses nothing.
-fn usual(number: usize, asked: &str) -> String {
+pub(crate) fn usual(number: usize, asked: &str) -> String {
     let (first, rest) = asked.split_once(' ').unwrap_or((asked, ""));
     match (first, rest.split(' ').next().unwrap_or_default()) {
         ("HELLO", _) => "%2\r\n+role\r\n+master\r\n+mode\r\n+standalone\r\n".to_owned(),
