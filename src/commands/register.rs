@@ -14,8 +14,6 @@ use crate::api::{Context, raw};
 
 /// The version of the module that introduced the commands.
 const SINCE: &CStr = c"0.1.0";
-/// The name of a choice between options, in `COMMAND DOCS`.
-const ONE_OF: &str = "listener";
 
 /// Registers all commands.
 ///
@@ -173,11 +171,13 @@ impl Kept {
     fn option(&mut self, command: Command, option: Opt) -> Option<raw::RedisModuleCommandArg> {
         let own = self.own(option)?;
         let (mut block, mut choice) = (vec![own], vec![own]);
+        let mut choice_name = option.spec().name.to_owned();
         for nested in option.needed_by(command) {
             block.push(self.option(command, nested)?);
         }
         for other in option.excluded_by(command) {
             choice.push(self.own(other)?);
+            choice_name = format!("{choice_name}-or-{}", other.spec().name);
         }
         let simple = raw::RedisModuleCommandArg {
             flags: OPTIONAL,
@@ -185,7 +185,7 @@ impl Kept {
         };
         let (type_, name, subargs) = if choice.len() > 1 {
             let type_ = raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_ONEOF;
-            (type_, self.text(ONE_OF)?, self.list(choice))
+            (type_, self.text(&choice_name)?, self.list(choice))
         } else if block.len() > 1 {
             let type_ = raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_BLOCK;
             (type_, own.name, self.list(block))
