@@ -9,10 +9,11 @@
 //! affects only that key. If it moved the fences of other keys, these would go
 //! back at the next restart, because a free lock stores nothing.
 
-use std::collections::hash_map::RandomState;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::hash::BuildHasher;
+
+use foldhash::quality::RandomState;
 
 use crate::{Name, Timestamp};
 

@@ -11,10 +11,12 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::hash::{BuildHasher, RandomState};
+use std::hash::BuildHasher;
 use std::num::NonZeroU64;
 use std::ops::Bound;
 use std::sync::Arc;
+
+use foldhash::quality::RandomState;
 
 use crate::ticket::{Multi, MultiId, Rank};
 use crate::watch::{LastValue, Search, Watch, WatchId};
