@@ -16,10 +16,10 @@ pub const RESERVED_PREFIX: &[u8] = b"rlock:";
 pub(crate) fn owner<A: Argument>(argument: &A) -> Result<&A, ArgError> {
     let bytes = argument.bytes();
     check_len("owner", bytes, 1, OWNER_LEN_MAX)?;
-    if let Some(byte) = bytes
-        .iter()
-        .copied()
-        .find(|byte| *byte <= 0x20 || *byte == 0x7f)
+    let is_wrong = |byte: &u8| *byte <= 0x20 || *byte == 0x7f;
+    // Without a branch for each byte, the compiler compares sixteen at once.
+    if bytes.iter().fold(false, |any, byte| any | is_wrong(byte))
+        && let Some(byte) = bytes.iter().copied().find(is_wrong)
     {
         return Err(ArgError::OwnerByte {
             value: bytes.into(),

@@ -59,15 +59,16 @@ impl<'a, A: Argument> Options<'a, A> {
         };
         let mut rest = words.iter();
         while let Some(word) = rest.next() {
+            let bytes = word.bytes();
             let is = |option: &Opt| {
                 let Spec {
                     token, commands, ..
                 } = option.spec();
-                word.bytes().eq_ignore_ascii_case(token.as_bytes()) && commands.contains(&command)
+                bytes.eq_ignore_ascii_case(token.as_bytes()) && commands.contains(&command)
             };
             let option = Opt::ALL.into_iter().find(is);
             let option = option.ok_or_else(|| ArgError::UnknownOption {
-                value: word.bytes().into(),
+                value: bytes.into(),
             })?;
             let token = option.spec().token;
             let value = match option.spec().value {
