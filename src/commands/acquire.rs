@@ -219,7 +219,7 @@ fn request_locks(
     request.session = request.session.or_else(|| state.session_for(op));
     let limits = limits(state, op, request.options.mode);
     let (now, holds) = (op.now, &mut loaded.holds);
-    let others = OtherHolders::new(op, &state.shared_cache);
+    let others = OtherHolders::new(op, None, &state.shared_cache);
     let locks = &mut state.locks;
     let step = locks.acquire_all(now, &loaded.names, holds, &request, &limits, &others);
     let outcome = match step {

@@ -48,6 +48,14 @@ impl<'a> Before<'a> {
         }
     }
 
+    /// The owner of an exclusive hold.
+    pub(crate) fn exclusive_owner(&self) -> Option<&[u8]> {
+        match self {
+            Self::One(one) if !one.is_shared => Some(one.owner.bytes()),
+            Self::One(_) | Self::Free | Self::Several { .. } | Self::NoLock => None,
+        }
+    }
+
     /// The hold of one owner, if there is one and its lease has not ended.
     pub(crate) fn one(&self, now: Timestamp) -> Option<&One<'a>> {
         match self {

@@ -210,7 +210,8 @@ fn read<'a>(key: &Key<'_>, caller: Option<Text<'a>>) -> Stored<'a> {
         Some(caller) => key.fields(caller, fence_field),
         None => [None, key.field(fence_field)],
     };
-    let seen = usize::from(count.is_some()) + usize::from(fence.is_some());
+    let has_fence = usize::from(fence.is_some());
+    let seen = usize::from(count.is_some()) + has_fence;
     let fence = fence.and_then(|text| codec::fence(text.bytes()));
     let exclusive = |owner, count, value| {
         Stored::Exclusive(One {
@@ -252,7 +253,9 @@ fn read<'a>(key: &Key<'_>, caller: Option<Text<'a>>) -> Stored<'a> {
             return Stored::Sole { one, holder };
         }
     }
-    match key.field(constants().mode.text()) {
+    // A shared lock has its mode and a holder's count besides the fence.
+    let mode = (key.len() >= 2 + has_fence).then(|| key.field(constants().mode.text()));
+    match mode.flatten() {
         Some(mode) if mode.bytes() == codec::SHARED.as_bytes() => Stored::Shared(StoredShared {
             deadline,
             fence,

@@ -46,7 +46,7 @@ impl Saved {
 pub(crate) struct Loaded<'a> {
     op: Operation<'a>,
     key: Key<'a>,
-    before: Before<'a>,
+    pub(super) before: Before<'a>,
     pub(crate) hold: Hold,
 }
 

@@ -11,7 +11,7 @@ pub(crate) use other_holders::OtherHolders;
 
 use std::collections::VecDeque;
 
-use rlock_core::{Announce, Effect, Hold, Locks, Name, Step};
+use rlock_core::{Announce, Effect, Hold, Locks, Name, Step, Who};
 
 use crate::{
     api::{Key, OwnedText, Published},
@@ -55,8 +55,17 @@ pub(crate) fn change<'a, R>(
     let done = match settled.loaded.hold {
         Hold::NoLock => Err(Failure::WrongType { key: 0 }),
         Hold::Free | Hold::Exclusive { .. } | Hold::Shared(_) => {
-            let others = OtherHolders::new(op, &state.shared_cache);
-            let hold = &mut settled.loaded.hold;
+            let Loaded { before, hold, .. } = &mut settled.loaded;
+            // It may have been handed over since it was read.
+            let is_stored = matches!(
+                hold,
+                Hold::Exclusive {
+                    who: Who::Other,
+                    ..
+                }
+            );
+            let holder = before.exclusive_owner().filter(|_| is_stored);
+            let others = OtherHolders::new(op, holder, &state.shared_cache);
             act(&mut state.locks, op.name(), hold, &others)
         }
     };
@@ -161,8 +170,8 @@ impl<'a> Settled<'a> {
             announce: Announce::No,
             changing,
         };
-        if state.locks.is_contended(op.name()) {
-            let hold = &mut settled.loaded.hold;
+        let hold = &mut settled.loaded.hold;
+        if !state.locks.is_settled(op.now, op.name(), hold) {
             let step = state.locks.settle(op.now, op.name(), hold);
             settled.perform(state, op, step.effects, step.announce);
         }

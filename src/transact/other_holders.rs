@@ -19,18 +19,25 @@ const SEARCH_MAX: Duration = Duration::from_millis(1);
 pub(crate) struct OtherHolders<'a> {
     ctx: &'a Context,
     now: Timestamp,
-    db: u32,
+    /// The lock of the operation, and its exclusive holder as stored.
+    name: Name<'a>,
+    holder: Option<&'a [u8]>,
     known: &'a SharedCache,
     /// When the search began, if it is long enough to check the clock.
     began: Cell<Option<Instant>>,
 }
 
 impl<'a> OtherHolders<'a> {
-    pub(crate) fn new(op: &Operation<'a>, known: &'a SharedCache) -> Self {
+    pub(crate) fn new(
+        op: &'a Operation<'a>,
+        holder: Option<&'a [u8]>,
+        known: &'a SharedCache,
+    ) -> Self {
         Self {
             ctx: op.ctx,
             now: op.now,
-            db: op.db,
+            name: op.name(),
+            holder,
             known,
             began: Cell::new(None),
         }
@@ -68,13 +75,17 @@ impl Holders for OtherHolders<'_> {
     }
 
     fn visit(&self, name: Name<'_>, visit: &mut VisitHolder<'_>) {
+        if let Some(owner) = self.holder.filter(|_| name == self.name) {
+            let _ = visit(owner, None);
+            return;
+        }
         // An owner may wait in a database other than the selected one.
-        let elsewhere = name.db != self.db;
+        let elsewhere = name.db != self.name.db;
         if !elsewhere || self.ctx.select_db(name.db) {
             self.visit_key(name, visit);
         }
         if elsewhere {
-            self.ctx.select_db(self.db);
+            self.ctx.select_db(self.name.db);
         }
     }
 }

@@ -246,11 +246,15 @@ impl Table {
         self.deadlines.first()
     }
 
-    /// Forgets a queue without tickets, watches and a published value.
+    /// Whether a queue has no tickets, no watches and no published value.
+    pub(crate) fn is_idle(&self, id: QueueId) -> bool {
+        let queue = self.queues.get(&id);
+        queue.is_some_and(|queue| queue.is_idle()) && self.last_value(id).is_none()
+    }
+
+    /// Forgets a queue that is idle.
     pub(crate) fn drop_if_idle(&mut self, id: QueueId) {
-        if !self.queues.get(&id).is_some_and(|queue| queue.is_idle())
-            || self.last_value(id).is_some()
-        {
+        if !self.is_idle(id) {
             return;
         }
         self.set_check(id, Check::Never);
@@ -679,6 +683,13 @@ impl Table {
         let range = (queue, 0, WatchId::MIN)..=(queue, u64::MAX, WatchId::MAX);
         let found = self.watches_by_owner.range(range);
         found.filter_map(|(_, _, id)| Some((*id, self.watches.get(id)?)))
+    }
+
+    /// The watch of a lock, if it is the only one.
+    pub(crate) fn only_watch(&self, id: QueueId) -> Option<&Watch> {
+        let queue = self.queues.get(&id).filter(|it| it.watches == 1);
+        let (_, watch) = self.next_watch(queue.map(|_| id)?, (0, WatchId::MIN))?;
+        Some(watch)
     }
 
     /// The first watch of a lock from `from` on, in an arbitrary order.

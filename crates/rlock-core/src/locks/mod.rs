@@ -357,7 +357,13 @@ impl Locks {
         if let Some(watch) = self.table.watch_of(id, owner) {
             self.table.remove_watch(watch);
         }
-        self.settle(now, name, hold).announcing(Announce::IfFreed)
+        let step = if self.table.is_idle(id) {
+            self.table.drop_if_idle(id);
+            Step::without_effects(())
+        } else {
+            self.settle(now, name, hold)
+        };
+        step.announcing(Announce::IfFreed)
     }
 
     /// False during the grace after a start, and while losses of a lock must

@@ -25,6 +25,27 @@ impl Locks {
         self.table.find(name).is_some()
     }
 
+    /// Whether [`Locks::settle`] would change nothing: the lock has no waiters,
+    /// and no watch except its exclusive holder's.
+    #[must_use]
+    pub fn is_settled(&self, now: Timestamp, name: Name<'_>, hold: &Hold) -> bool {
+        let Some(id) = self.table.find(name) else {
+            return true;
+        };
+        let Hold::Exclusive { holder, .. } = hold else {
+            return false;
+        };
+        let end = holder.deadline;
+        let queue = self.table.queue(id);
+        !end.has_passed(now)
+            && queue.is_some_and(|it| it.is_quiet_until(end))
+            && self.table.search(id).is_none()
+            && self
+                .table
+                .only_watch(id)
+                .is_some_and(|it| !it.is_over(hold))
+    }
+
     /// Whether any lock has waiters or watches.
     #[must_use]
     pub fn has_contended(&self) -> bool {

@@ -80,6 +80,10 @@ impl Streak {
         self.offered
     }
 
+    const fn is_new(&self) -> bool {
+        self.hand_offs == 0 && !self.offered
+    }
+
     pub(crate) const fn end_offer(&mut self) {
         self.offered = false;
     }
@@ -132,6 +136,13 @@ impl Queue {
 
     pub(crate) const fn streak(&self) -> &Streak {
         &self.streak
+    }
+
+    /// Whether nobody waits, and the end of the hold's lease is all that is
+    /// expected: until this time.
+    pub(crate) fn is_quiet_until(&self, lease_end: Timestamp) -> bool {
+        let is_quiet = self.len == 0 && !self.due && self.streak.is_new();
+        is_quiet && self.next_check() == Check::LeaseEnd(lease_end)
     }
 
     /// Whether it is marked for settling.

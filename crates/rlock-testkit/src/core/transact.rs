@@ -70,7 +70,7 @@ impl Driver {
             announce: Announce::No,
             settled: self.locks.is_contended(name),
         };
-        if opened.settled {
+        if !self.locks.is_settled(self.now, name, &opened.hold) {
             let step = self.locks.settle(self.now, name, &mut opened.hold);
             let hold = &mut opened.hold;
             opened.announce = self.perform(name, hold, step.effects, step.announce);
