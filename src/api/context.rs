@@ -7,9 +7,12 @@ use std::{
 
 use super::{OwnedText, Text, raw};
 
-/// The context of a call. It cannot be kept: only [`Context::new`] makes one,
-/// and the entry points use it for the length of a call.
-pub(crate) struct Context(*mut raw::RedisModuleCtx);
+/// The context of a call. It cannot be kept: the entry points make it for the
+/// length of a call.
+pub(crate) struct Context {
+    raw: *mut raw::RedisModuleCtx,
+    is_command: bool,
+}
 
 /// Facts about the server and the calling client.
 #[derive(Clone, Copy)]
@@ -41,17 +44,28 @@ impl Published {
 }
 
 impl Context {
-    pub(crate) const fn new(ctx: *mut raw::RedisModuleCtx) -> Self {
-        Self(ctx)
+    pub(crate) const fn new(raw: *mut raw::RedisModuleCtx) -> Self {
+        let is_command = false;
+        Self { raw, is_command }
+    }
+
+    /// The context of a command, which has its arguments.
+    pub(crate) const fn of_command(raw: *mut raw::RedisModuleCtx) -> Self {
+        let is_command = true;
+        Self { raw, is_command }
     }
 
     pub(crate) const fn raw(&self) -> *mut raw::RedisModuleCtx {
-        self.0
+        self.raw
+    }
+
+    pub(crate) const fn is_command(&self) -> bool {
+        self.is_command
     }
 
     pub(crate) fn flags(&self) -> Flags {
         // SAFETY: the context belongs to the running call.
-        Flags(unsafe { raw::context_flags(self.0) }.cast_unsigned())
+        Flags(unsafe { raw::context_flags(self.raw) }.cast_unsigned())
     }
 
     /// Whether writing is an error now: while writes are paused, the server
@@ -64,7 +78,7 @@ impl Context {
     /// The number of the selected database.
     pub(crate) fn db(&self) -> u32 {
         // SAFETY: as in `flags`.
-        u32::try_from(unsafe { raw::selected_db(self.0) }).unwrap_or(0)
+        u32::try_from(unsafe { raw::selected_db(self.raw) }).unwrap_or(0)
     }
 
     /// Selects a database, in a context that has no client of its own.
@@ -73,13 +87,13 @@ impl Context {
             return false;
         };
         // SAFETY: as in `flags`.
-        unsafe { raw::select_db(self.0, db) == raw::REDISMODULE_OK as c_int }
+        unsafe { raw::select_db(self.raw, db) == raw::REDISMODULE_OK as c_int }
     }
 
     /// The id of the calling client.
     pub(crate) fn client_id(&self) -> u64 {
         // SAFETY: as in `flags`.
-        unsafe { raw::client_id(self.0) }
+        unsafe { raw::client_id(self.raw) }
     }
 
     /// The id of the calling connection; none in a script and in another
@@ -99,7 +113,7 @@ impl Context {
     pub(crate) fn user_name(&self) -> Option<OwnedText> {
         // `GetCurrentUserName` would assume that there is a user.
         // SAFETY: as in `flags`; the text is the caller's to free.
-        OwnedText::take(unsafe { raw::client_user_name(self.0, self.client_id()) })
+        OwnedText::take(unsafe { raw::client_user_name(self.raw, self.client_id()) })
     }
 
     /// Whether the calling user may publish and listen on a channel.
@@ -107,12 +121,12 @@ impl Context {
         // SAFETY: name and user are freed here; a call without a user (another
         // module's) is not limited by one.
         unsafe {
-            let name = raw::current_user_name(self.0);
+            let name = raw::current_user_name(self.raw);
             if name.is_null() {
                 return true;
             }
             let user = raw::user_from_name(name);
-            raw::free_string(self.0, name);
+            raw::free_string(self.raw, name);
             if user.is_null() {
                 return false;
             }
@@ -126,32 +140,32 @@ impl Context {
     /// Publishes a message to the subscribers of this server.
     pub(crate) fn publish(&self, channel: Text, message: Text) -> Published {
         // SAFETY: as in `flags`; the server keeps its own references.
-        Published::to(unsafe { raw::publish(self.0, channel.raw(), message.raw()) })
+        Published::to(unsafe { raw::publish(self.raw, channel.raw(), message.raw()) })
     }
 
     /// Publishes a message to the subscribers of the shard channel.
     pub(crate) fn publish_to_shard(&self, channel: Text, message: Text) -> Published {
         // SAFETY: as in `publish`.
-        Published::to(unsafe { raw::publish_shard(self.0, channel.raw(), message.raw()) })
+        Published::to(unsafe { raw::publish_shard(self.raw, channel.raw(), message.raw()) })
     }
 
     /// Informs watching transactions and caching clients that a key changed.
     pub(crate) fn signal_modified(&self, name: Text) {
         // SAFETY: as in `flags`.
-        unsafe { raw::signal_modified_key(self.0, name.raw()) };
+        unsafe { raw::signal_modified_key(self.raw, name.raw()) };
     }
 
     /// Whether the server only asks for the positions of a command's keys.
     pub(crate) fn asks_for_keys(&self) -> bool {
         // SAFETY: as in `flags`.
-        unsafe { raw::is_keys_position_request(self.0) != 0 }
+        unsafe { raw::is_keys_position_request(self.raw) != 0 }
     }
 
     /// Reports that the argument at `position` is a key, when the server asks.
     pub(crate) fn key_is_at(&self, position: usize) {
         let position = c_int::try_from(position).unwrap_or(0);
         // SAFETY: as in `flags`; only while the server asks.
-        unsafe { raw::key_at_pos(self.0, position) };
+        unsafe { raw::key_at_pos(self.raw, position) };
     }
 
     /// Writes a line to the server's log. The text is an argument and never the
@@ -161,7 +175,7 @@ impl Context {
         // SAFETY: one string for the one `%s`.
         unsafe {
             raw::RedisModule_Log.unwrap_unchecked()(
-                self.0,
+                self.raw,
                 level.as_ptr(),
                 c"%s".as_ptr(),
                 text.as_ptr(),
@@ -172,40 +186,40 @@ impl Context {
     pub(crate) fn reply_number(&self, number: u64) {
         let number = i64::try_from(number).unwrap_or(i64::MAX);
         // SAFETY: as in `flags`.
-        unsafe { raw::reply_long_long(self.0, number) };
+        unsafe { raw::reply_long_long(self.raw, number) };
     }
 
     pub(crate) fn reply_nil(&self) {
         // SAFETY: as in `flags`.
-        unsafe { raw::reply_null(self.0) };
+        unsafe { raw::reply_null(self.raw) };
     }
 
     pub(crate) fn reply_status(&self, status: &CStr) {
         // SAFETY: as in `flags`; the server copies the text.
-        unsafe { raw::reply_simple_string(self.0, status.as_ptr()) };
+        unsafe { raw::reply_simple_string(self.raw, status.as_ptr()) };
     }
 
     pub(crate) fn reply_bytes(&self, bytes: &[u8]) {
         // SAFETY: as in `flags`; the server copies the bytes.
-        unsafe { raw::reply_string_buffer(self.0, bytes.as_ptr().cast::<c_char>(), bytes.len()) };
+        unsafe { raw::reply_string_buffer(self.raw, bytes.as_ptr().cast::<c_char>(), bytes.len()) };
     }
 
     pub(crate) fn reply_array(&self, len: usize) {
         // SAFETY: as in `flags`; the caller replies with `len` elements.
-        unsafe { raw::reply_array(self.0, len.try_into().unwrap_or(0)) };
+        unsafe { raw::reply_array(self.raw, len.try_into().unwrap_or(0)) };
     }
 
     /// Begins a map of `len` pairs; a flat array for RESP2.
     pub(crate) fn reply_map(&self, len: usize) {
         // SAFETY: as in `reply_array`.
-        unsafe { raw::reply_map(self.0, len.try_into().unwrap_or(0)) };
+        unsafe { raw::reply_map(self.raw, len.try_into().unwrap_or(0)) };
     }
 
     /// Replies with an error; the text has no line break and no zero byte.
     pub(crate) fn reply_error(&self, text: &str) {
         let text = CString::new(text).unwrap_or_default();
         // SAFETY: as in `flags`; the server copies the text.
-        unsafe { raw::reply_error(self.0, text.as_ptr()) };
+        unsafe { raw::reply_error(self.raw, text.as_ptr()) };
     }
 }
 
@@ -236,6 +250,11 @@ impl Flags {
 
     pub(crate) const fn is_cluster(self) -> bool {
         self.has(raw::REDISMODULE_CTX_FLAGS_CLUSTER)
+    }
+
+    /// Whether the server has an append-only file, or begins one.
+    pub(crate) const fn has_aof(self) -> bool {
+        self.has(raw::REDISMODULE_CTX_FLAGS_AOF)
     }
 
     pub(crate) const fn is_loading(self) -> bool {

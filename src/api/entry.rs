@@ -22,7 +22,7 @@ pub(crate) fn panics() -> u64 {
 
 /// Runs a command, or a reply callback.
 pub(crate) fn command(ctx: *mut raw::RedisModuleCtx, run: impl FnOnce(&Context)) -> c_int {
-    let ctx = Context::new(ctx);
+    let ctx = Context::of_command(ctx);
     if panic::catch_unwind(AssertUnwindSafe(|| run(&ctx))).is_err() {
         caught(&ctx);
         ctx.reply_error("ERR internal error of the rlock module, see the server's log");

@@ -7,7 +7,7 @@ use std::{
     os::raw::{c_char, c_int},
 };
 
-use super::{Context, MainThread, Text, raw};
+use super::{Context, MainThread, Text, questions::Info, raw};
 
 /// A key event of this module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +49,24 @@ impl KeyEvent {
     }
 }
 
+/// Whom the server passes changes on to. ARCHITECTURE.md, "Who hears of a
+/// change", has the reasons why the module always knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Audience {
+    Nobody,
+    /// The append-only file.
+    Aof,
+    /// Replicas or the backlog, from which they catch up, or other nodes of a
+    /// cluster; perhaps the append-only file too.
+    Replicas,
+}
+
+/// As found in the last cron, unless somebody may have begun to listen since.
+static AUDIENCE: MainThread<Cell<Audience>> = MainThread::new(Cell::new(Audience::Replicas));
+
+/// Whether the server reports each of its forks.
+static REPORTS_FORKS: MainThread<Cell<bool>> = MainThread::new(Cell::new(false));
+
 /// Whether the log already has the line about it.
 static IS_DIVERGING: MainThread<Cell<bool>> = MainThread::new(Cell::new(false));
 
@@ -60,8 +78,56 @@ impl Context {
         unsafe { raw::notify_keyspace_event(self.raw(), event.class(), text, name.raw()) };
     }
 
-    /// Replicates `command name text`, to replicas and the AOF.
+    /// From now on the server reports each of its forks. Without these reports
+    /// the module would not know when somebody begins to need changes.
+    pub(crate) fn forks_are_reported() {
+        REPORTS_FORKS.get().set(true);
+    }
+
+    /// From now on somebody may need the changes. Must be called when something
+    /// happens by which somebody may begin to, and before the next change.
+    pub(crate) fn assume_audience() {
+        AUDIENCE.get().set(Audience::Replicas);
+    }
+
+    /// Looks who needs the changes, until [`Context::assume_audience`].
+    pub(crate) fn find_audience(&self) {
+        if !REPORTS_FORKS.get().get() {
+            return;
+        }
+        let flags = self.flags();
+        let replication = Info::of(self, c"replication");
+        let has_none = |field| replication.number(field) == Some(0);
+        let is_alone = flags.is_master()
+            && !flags.is_cluster()
+            && !flags.is_loading()
+            && has_none(c"connected_slaves")
+            && has_none(c"repl_backlog_active");
+        AUDIENCE.get().set(match (is_alone, flags.has_aof()) {
+            (true, false) => Audience::Nobody,
+            (true, true) => Audience::Aof,
+            (false, _) => Audience::Replicas,
+        });
+    }
+
+    /// Whether nobody needs a change. It is counted then: the server saves its
+    /// data after a number of changes.
+    #[inline]
+    fn is_for_nobody(&self) -> bool {
+        let is_for_nobody = self.is_command() && AUDIENCE.get().get() == Audience::Nobody;
+        if is_for_nobody {
+            // SAFETY: the context has the arguments of its command. The server
+            // looks first whether it has to copy them for anybody.
+            unsafe { raw::replicate_verbatim(self.raw()) };
+        }
+        is_for_nobody
+    }
+
+    /// Replicates `command name`, to replicas and the AOF.
     pub(crate) fn replicate(&self, command: &CStr, name: Text) {
+        if self.is_for_nobody() {
+            return;
+        }
         // SAFETY: the format names the one string that follows.
         let status = unsafe {
             raw::RedisModule_Replicate.unwrap_unchecked()(
@@ -76,6 +142,9 @@ impl Context {
 
     /// Replicates `command name number`, to replicas and the AOF.
     pub(crate) fn replicate_number(&self, command: &CStr, name: Text, number: u64) {
+        if self.is_for_nobody() {
+            return;
+        }
         let number = i64::try_from(number).unwrap_or(i64::MAX);
         // SAFETY: the format names the string and the number that follow.
         let status = unsafe {
@@ -92,6 +161,9 @@ impl Context {
 
     /// Replicates `command name field value`, to replicas and the AOF.
     pub(crate) fn replicate_pair(&self, command: &CStr, name: Text, pair: (Text, Text)) {
+        if self.is_for_nobody() {
+            return;
+        }
         // SAFETY: the format names the three strings that follow.
         let status = unsafe {
             raw::RedisModule_Replicate.unwrap_unchecked()(
@@ -114,6 +186,9 @@ impl Context {
         first: (Text, Text),
         second: (Text, Text),
     ) {
+        if self.is_for_nobody() {
+            return;
+        }
         // SAFETY: the format names the five strings that follow.
         let status = unsafe {
             raw::RedisModule_Replicate.unwrap_unchecked()(
@@ -132,6 +207,9 @@ impl Context {
 
     /// Replicates `command name word word ...`, to replicas and the AOF.
     pub(crate) fn replicate_words(&self, command: &CStr, name: Text, words: &[Text]) {
+        if self.is_for_nobody() {
+            return;
+        }
         // SAFETY: the format names the string and the list that follow, and
         // `Text` has the layout of a pointer to a string.
         let status = unsafe {
@@ -149,6 +227,9 @@ impl Context {
 
     /// Replicates a published message to replicas, but not to the AOF.
     pub(crate) fn replicate_message(&self, command: &CStr, channel: Text, message: Text) {
+        if AUDIENCE.get().get() != Audience::Replicas {
+            return;
+        }
         // SAFETY: the format names the two strings that follow.
         let status = unsafe {
             raw::RedisModule_Replicate.unwrap_unchecked()(

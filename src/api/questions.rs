@@ -20,7 +20,7 @@ pub(crate) enum Serves {
 struct Reply(*mut raw::RedisModuleCallReply);
 
 /// A section of the server's own `INFO`, freed with this value.
-struct Info<'a> {
+pub(super) struct Info<'a> {
     ctx: &'a Context,
     fields: *mut raw::RedisModuleServerInfoData,
 }
@@ -163,14 +163,14 @@ impl Context {
 }
 
 impl<'a> Info<'a> {
-    fn of(ctx: &'a Context, section: &CStr) -> Self {
+    pub(super) fn of(ctx: &'a Context, section: &CStr) -> Self {
         // SAFETY: the context belongs to the running call.
         let fields = unsafe { raw::server_info(ctx.raw(), section.as_ptr()) };
         Self { ctx, fields }
     }
 
     /// A field that is a number; `None` if there is none.
-    fn number(&self, field: &CStr) -> Option<u64> {
+    pub(super) fn number(&self, field: &CStr) -> Option<u64> {
         let (mut failed, field): (c_int, _) = (0, field.as_ptr());
         // SAFETY: the fields are not freed yet.
         let number = unsafe { raw::server_info_number(self.fields, field, &raw mut failed) };

@@ -82,6 +82,7 @@ required! {
     scan_key = RedisModule_ScanKey(key: Key, cursor: *mut RedisModuleScanCursor, callback: RedisModuleScanKeyCB, data: *mut c_void) -> c_int;
     signal_modified_key = RedisModule_SignalModifiedKey(ctx: Ctx, name: Str) -> c_int;
     notify_keyspace_event = RedisModule_NotifyKeyspaceEvent(ctx: Ctx, class: c_int, event: *const c_char, name: Str) -> c_int;
+    replicate_verbatim = RedisModule_ReplicateVerbatim(ctx: Ctx) -> c_int;
     publish = RedisModule_PublishMessage(ctx: Ctx, channel: Str, message: Str) -> c_int;
     publish_shard = RedisModule_PublishMessageShard(ctx: Ctx, channel: Str, message: Str) -> c_int;
     block_client = RedisModule_BlockClient(ctx: Ctx, reply: RedisModuleCmdFunc, timeout: RedisModuleCmdFunc, free: FreeFn, timeout_ms: c_longlong) -> Blocked;

@@ -11,7 +11,7 @@ use std::{
 
 use super::{info, timer};
 use crate::{
-    api::{KeyEvent, MainThread, Section, Text, entry, raw},
+    api::{Context, KeyEvent, MainThread, Section, Text, entry, raw},
     clock,
     delivery::Outcome,
     notes::{KeyChange, Note},
@@ -52,6 +52,7 @@ pub(super) unsafe extern "C" fn on_role_changed(
 ) {
     let is_master = subevent == raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_MASTER;
     entry::callback(ctx, |ctx| {
+        Context::assume_audience();
         state::add_note(ctx, Note::RoleChanged { is_master });
     });
 }
@@ -97,14 +98,17 @@ pub(super) unsafe extern "C" fn on_loading(
     subevent: u64,
     _data: *mut c_void,
 ) {
-    entry::callback(ctx, |ctx| match subevent {
-        raw::REDISMODULE_SUBEVENT_LOADING_REPL_START => FROM_MASTER.get().set(true),
-        // Data from a master does not count as a start of this server.
-        raw::REDISMODULE_SUBEVENT_LOADING_ENDED if !FROM_MASTER.get().replace(false) => {
-            state::add_note(ctx, Note::Loaded);
+    entry::callback(ctx, |ctx| {
+        Context::assume_audience();
+        match subevent {
+            raw::REDISMODULE_SUBEVENT_LOADING_REPL_START => FROM_MASTER.get().set(true),
+            // Data from a master does not count as a start of this server.
+            raw::REDISMODULE_SUBEVENT_LOADING_ENDED if !FROM_MASTER.get().replace(false) => {
+                state::add_note(ctx, Note::Loaded);
+            }
+            raw::REDISMODULE_SUBEVENT_LOADING_FAILED => FROM_MASTER.get().set(false),
+            _ => {}
         }
-        raw::REDISMODULE_SUBEVENT_LOADING_FAILED => FROM_MASTER.get().set(false),
-        _ => {}
     });
 }
 
@@ -134,7 +138,10 @@ pub(super) unsafe extern "C" fn on_config(
     _subevent: u64,
     _data: *mut c_void,
 ) {
-    entry::callback(ctx, |ctx| state::add_note(ctx, Note::ConfigChanged));
+    entry::callback(ctx, |ctx| {
+        Context::assume_audience();
+        state::add_note(ctx, Note::ConfigChanged);
+    });
 }
 
 /// Ten times a second: does what no command does.
@@ -144,7 +151,21 @@ pub(super) unsafe extern "C" fn on_cron(
     _subevent: u64,
     _data: *mut c_void,
 ) {
-    entry::callback(ctx, state::tick);
+    entry::callback(ctx, |ctx| {
+        ctx.find_audience();
+        state::tick(ctx);
+    });
+}
+
+/// The server has made or lost a child process, which reads the data for a new
+/// replica, an append-only file or a dump.
+pub(super) unsafe extern "C" fn on_fork(
+    _ctx: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    _subevent: u64,
+    _data: *mut c_void,
+) {
+    Context::assume_audience();
 }
 
 /// A turn of the event loop has ended: its output has been written, and the

@@ -10,6 +10,8 @@ mod callbacks;
 mod info;
 mod timer;
 
+use std::os::raw::c_int;
+
 use crate::{
     api::{Context, raw},
     clock::Timer,
@@ -62,7 +64,7 @@ fn subscribe_to_turns(ctx: &Context) {
 /// last while loading: if the server refused the module after it, it would keep
 /// calling.
 pub(crate) fn subscribe(ctx: &Context) {
-    let events: [(u64, raw::RedisModuleEventCallback); 7] = [
+    let events: [(u64, raw::RedisModuleEventCallback); 8] = [
         (
             raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED,
             Some(callbacks::on_role_changed),
@@ -76,12 +78,16 @@ pub(crate) fn subscribe(ctx: &Context) {
         (raw::REDISMODULE_EVENT_SWAPDB, Some(callbacks::on_swap)),
         (raw::REDISMODULE_EVENT_CRON_LOOP, Some(callbacks::on_cron)),
         (raw::REDISMODULE_EVENT_CONFIG, Some(callbacks::on_config)),
+        (raw::REDISMODULE_EVENT_FORK_CHILD, Some(callbacks::on_fork)),
     ];
     // SAFETY: the callbacks live as long as the module.
     unsafe {
         for (id, callback) in events {
             let event = raw::RedisModuleEvent { id, dataver: 1 };
-            raw::subscribe_to_server_event(ctx.raw(), event, callback);
+            let status = raw::subscribe_to_server_event(ctx.raw(), event, callback);
+            if id == raw::REDISMODULE_EVENT_FORK_CHILD && status == raw::REDISMODULE_OK as c_int {
+                Context::forks_are_reported();
+            }
         }
     }
 }

@@ -2,6 +2,7 @@
 
 mod access;
 mod arguments;
+mod audience;
 mod bind;
 mod blocking;
 mod clock_jumps;
