@@ -27,6 +27,8 @@ mod crowds;
 mod ends;
 #[path = "comparison/hand_off.rs"]
 mod hand_off;
+#[path = "comparison/instructions.rs"]
+mod instructions;
 #[path = "comparison/machine.rs"]
 mod machine;
 #[path = "comparison/markdown.rs"]
@@ -91,7 +93,9 @@ struct Arguments {
 enum Part {
     /// Processor time of the server for an uncontended pair.
     Cost,
-    /// The same for a caller who sends one command at a time.
+    /// Instructions of the server for that pair, and for a grant.
+    Instructions,
+    /// Processor time for a caller who sends one command at a time.
     OneAtATime,
     /// Shared mode, and several keys at once.
     Modes,
@@ -119,6 +123,7 @@ impl Part {
     fn measure(self, report: &mut Report) {
         match self {
             Self::Cost => cost::measure(report),
+            Self::Instructions => instructions::measure(report),
             Self::OneAtATime => one_at_a_time::measure(report),
             Self::Modes => modes::measure(report),
             Self::HandOff => hand_off::measure(report),

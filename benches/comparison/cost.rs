@@ -15,8 +15,6 @@ Processor time of the server's main thread for one pair. One pipelined connectio
   listens.
   The scripts do what a lock by Lua does: EXISTS, HINCRBY, PEXPIRE; HEXISTS, HINCRBY, DEL, PUBLISH.";
 
-/// Pairs that are sent at once.
-const BATCH: usize = 500;
 const ROUNDS: usize = 15;
 pub(crate) const CHANNEL: &str = "rlock:client:8f14e45f-ceea-467f-9a5b-1c0d2b6f3e4a";
 pub(crate) const OWNER: &str = "8f14e45f-ceea-467f-9a5b-1c0d2b6f3e4a:7";
@@ -92,11 +90,24 @@ pub(crate) struct Kind {
 }
 
 impl Kind {
+    /// Pairs that are sent at once.
+    pub(crate) const BATCH: usize = 500;
+
+    /// A string that is set and deleted.
+    pub(crate) fn native() -> Self {
+        Self::new([|reply| *reply == Value::Okay, is_one], |key| {
+            [
+                format!("SET {key} {OWNER} NX PX 30000"),
+                format!("DEL {key}"),
+            ]
+        })
+    }
+
     pub(crate) fn new(
         replies: [fn(&Value) -> bool; 2],
         pair: impl Fn(&str) -> [String; 2],
     ) -> Self {
-        let pairs = (0..BATCH).flat_map(|number| pair(&format!("invoice:{number}")));
+        let pairs = (0..Self::BATCH).flat_map(|number| pair(&format!("invoice:{number}")));
         let requests: Vec<_> = pairs.map(|line| request(&words(&line))).collect();
         Self {
             batch: requests.concat(),
@@ -105,21 +116,21 @@ impl Kind {
         }
     }
 
-    fn run(&self, connection: &mut Connection) {
+    pub(crate) fn run(&self, connection: &mut Connection) {
         connection.send(&self.batch);
-        for is_expected in self.replies.iter().cycle().take(2 * BATCH) {
+        for is_expected in self.replies.iter().cycle().take(2 * Self::BATCH) {
             Self::take_reply(connection, is_expected);
         }
     }
 
     /// Nanoseconds of the server's time for a pair, all pairs at once.
     pub(crate) fn nanos(&self, connection: &mut Connection, server: &Server) -> f64 {
-        nanos_for_one(server.process_id(), BATCH, || self.run(connection))
+        nanos_for_one(server.process_id(), Self::BATCH, || self.run(connection))
     }
 
     /// The same, one command after the other.
     pub(crate) fn nanos_one_by_one(&self, connection: &mut Connection, server: &Server) -> f64 {
-        nanos_for_one(server.process_id(), BATCH, || {
+        nanos_for_one(server.process_id(), Self::BATCH, || {
             self.run_one_by_one(connection);
         })
     }
@@ -152,12 +163,7 @@ pub(crate) fn kinds(connection: &mut Connection) -> [Kind; 5] {
     let acquire = load(connection, include_str!("acquire.lua"));
     let release = load(connection, include_str!("release.lua"));
     [
-        Kind::new([|reply| *reply == Value::Okay, is_one], |key| {
-            [
-                format!("SET {key} {OWNER} NX PX 30000"),
-                format!("DEL {key}"),
-            ]
-        }),
+        Kind::native(),
         Kind::new([is_fence, is_zero], |key| {
             [
                 format!("RLOCK.ACQUIRE {key} {OWNER} 30000"),

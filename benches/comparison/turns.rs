@@ -51,7 +51,7 @@ pub(crate) fn measure(report: &mut Report) {
 }
 
 /// Clients of whom the first has its turn, and the others are blocked.
-struct Circle {
+pub(crate) struct Circle {
     members: VecDeque<Member>,
 }
 
@@ -65,7 +65,7 @@ struct Member {
 }
 
 impl Circle {
-    fn around_lock(server: &Server) -> Self {
+    pub(crate) fn around_lock(server: &Server) -> Self {
         Self::of(
             server,
             (0..CLIENTS).map(|number| {
@@ -80,7 +80,7 @@ impl Circle {
         )
     }
 
-    fn around_token(server: &Server) -> Self {
+    pub(crate) fn around_token(server: &Server) -> Self {
         Connection::new(server.port()).call("RPUSH token it");
         Self::of(
             server,
@@ -118,11 +118,13 @@ impl Circle {
         self.members.push_back(first);
     }
 
+    pub(crate) fn turn_often(&mut self, turns: usize) {
+        (0..turns).for_each(|_| self.turn());
+    }
+
     /// Nanoseconds of the server's time for one turn.
     fn nanos(&mut self, server: &Server) -> f64 {
-        nanos_for_one(server.process_id(), BATCH, || {
-            (0..BATCH).for_each(|_| self.turn());
-        })
+        nanos_for_one(server.process_id(), BATCH, || self.turn_often(BATCH))
     }
 }
 

@@ -20,6 +20,7 @@ mod foreign_changes;
 mod foreign_data;
 mod foreign_module;
 mod gone_waiters;
+mod instructions;
 mod kept_holds;
 mod kept_places;
 mod kept_turns;

@@ -5,6 +5,7 @@
 //! - [`asynchronous`] is the same for tests on a runtime, where other tasks run while a server starts;
 //! - [`Cluster`](cluster::Cluster) and [`Sentinel`](sentinel::Sentinel) consist of these, as does a master with its
 //!   [`replica`](sentinel::replica_of);
+//! - [`Counted`] is a server whose instructions are counted, where valgrind is installed;
 //! - [`Proxy`](proxy::Proxy) is a network that can fail on request;
 //! - [`certificates`] makes certificates for one test;
 //! - [`core`] is the core without a server, in virtual time, together with a naive second model of the contract;

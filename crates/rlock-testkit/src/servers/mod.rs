@@ -4,6 +4,7 @@ pub mod asynchronous;
 pub mod certificates;
 pub mod client;
 pub mod cluster;
+mod counted;
 pub mod proxy;
 mod questions;
 pub mod sentinel;
@@ -13,6 +14,7 @@ pub mod signal;
 pub mod views;
 
 pub use client::{Client, PATIENCE, Subscriber, eventually};
+pub use counted::Counted;
 pub use server::{Server, free_port, replicated};
 pub use setup::{Setup, module, program};
 

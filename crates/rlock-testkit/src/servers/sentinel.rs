@@ -78,7 +78,7 @@ impl Sentinel {
         let file = directory.path().join("sentinel.conf");
         std::fs::write(&file, settings).expect("the configuration can be written");
         let output = File::create(directory.path().join("output")).expect("a file can be made");
-        let process = guarded()
+        let process = guarded(&[])
             .arg(&file)
             .arg("--sentinel")
             .stdout(output)

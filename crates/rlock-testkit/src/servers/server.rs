@@ -200,7 +200,7 @@ impl Server {
         }
         fs::write(&conf, lines).expect("the configuration can be written");
         let output = fs::File::create(directory.join("output")).expect("a file can be made");
-        let process = guarded()
+        let process = guarded(self.setup.runner())
             .arg(&conf)
             .current_dir(directory)
             .envs(self.setup.own_environment())

@@ -19,6 +19,8 @@ pub struct Setup {
     lines: Vec<String>,
     module_arguments: String,
     environment: Vec<(String, OsString)>,
+    /// The program that runs the server, with its arguments.
+    runner: Vec<String>,
     without_module: bool,
     port: Option<u16>,
     has_tls: bool,
@@ -100,6 +102,16 @@ impl Setup {
         self.environment.iter().map(|(name, value)| (name, value))
     }
 
+    /// Runs the server by another program, such as `valgrind`.
+    pub fn by(mut self, runner: &[&str]) -> Self {
+        self.runner = runner.iter().map(|word| (*word).to_owned()).collect();
+        self
+    }
+
+    pub(crate) fn runner(&self) -> &[String] {
+        &self.runner
+    }
+
     pub fn without_module(mut self) -> Self {
         self.without_module = true;
         self
@@ -164,15 +176,19 @@ pub fn program() -> String {
     std::env::var("RLOCK_SERVER").unwrap_or_else(|_| "redis-server".into())
 }
 
-/// A command that runs the server program and ends it with this program, even if this program is killed.
+/// A command that runs the server program, by a runner if one is named, and ends it with this program, even if this
+/// program is killed.
 ///
 /// A shell becomes the server. Before that it starts a process that waits for the end of the server's standard input,
 /// and then kills the server. Only this program has the other end of that pipe. `PR_SET_PDEATHSIG` would end the server
 /// with the thread that has started it.
-pub fn guarded() -> Command {
+pub fn guarded(runner: &[String]) -> Command {
     let script = "exec 3<&0; (read -r _ <&3; kill -KILL $$) & exec \"$@\" </dev/null 3<&-";
     let mut command = Command::new("sh");
-    command.args(["-c", script, "sh", &program()]);
+    command
+        .args(["-c", script, "sh"])
+        .args(runner)
+        .arg(program());
     command.stdin(Stdio::piped());
     command
 }

@@ -1,0 +1,61 @@
+//! What an acquire and a release cost the server, in instructions, beside a string that is set and deleted.
+
+use rlock_testkit::Counted;
+use rlock_testkit::client::Client;
+
+/// The times of `SET` and `DEL`, on Debian's Redis 7.0.15. Whoever makes them smaller writes the new figures here.
+const PLAIN: f64 = 2.14;
+const BY_A_CLIENT: f64 = 3.08;
+/// How much more is an error. Two builds of one commit differ by less.
+const GROWTH_MAX: f64 = 1.02;
+
+const PAIRS: usize = 2000;
+/// The number of pairs that are sent at once.
+const AT_ONCE: usize = 100;
+const OWNER: &str = "f0cac2db-3c15-4003-80b6-7bdc48e0c2a8:1";
+const CHANNEL: &str = "rlock:client:f0cac2db-3c15-4003-80b6-7bdc48e0c2a8";
+
+/// Instructions for one pair of commands.
+fn cost(counted: &Counted, pair: [&str; 2]) -> f64 {
+    let client = Client::connect(counted.server().port());
+    counted.instructions(PAIRS, || {
+        for _ in 0..PAIRS / AT_ONCE {
+            (0..AT_ONCE).for_each(|_| pair.iter().for_each(|line| client.send(line)));
+            (0..2 * AT_ONCE).for_each(|_| drop(client.reply()));
+        }
+    })
+}
+
+#[test]
+fn a_lock_costs_no_more_than_it_did() {
+    let Some(counted) = Counted::start() else {
+        assert!(std::env::var_os("CI").is_none(), "valgrind is missing");
+        return println!("not counted: valgrind is missing");
+    };
+    let version = counted.server().info("server", "redis_version");
+    let string = [format!("SET k {OWNER} NX PX 30000"), "DEL k".to_owned()];
+    let plain = [
+        format!("RLOCK.ACQUIRE k {OWNER} 30000"),
+        format!("RLOCK.RELEASE k {OWNER}"),
+    ];
+    let by_client = [
+        format!("RLOCK.ACQUIRE k {OWNER} 30000 WAIT 0 KEEP 10000 NOTIFY {CHANNEL}"),
+        format!("RLOCK.RELEASE k {OWNER} ALL"),
+    ];
+    let _listening = counted.server().listen(&[CHANNEL]);
+    let [string, plain, by_client] =
+        [string, plain, by_client].map(|pair| cost(&counted, pair.each_ref().map(|it| &**it)));
+    for (what, cost, figure) in [
+        ("plain", plain, PLAIN),
+        ("by a client", by_client, BY_A_CLIENT),
+    ] {
+        let ratio = cost / string;
+        println!("{what}: {cost:.0} instructions, {ratio:.3} times {string:.0}");
+        if version == "7.0.15" {
+            assert!(
+                ratio <= figure * GROWTH_MAX,
+                "{what}: {ratio:.3} instead of {figure}"
+            );
+        }
+    }
+}
