@@ -224,7 +224,7 @@ impl Play {
 }
 
 #[test]
-fn whoever_begins_to_need_changes_gets_all_of_them() {
+fn changes_reach_all_that_begin_to_need_them() {
     seeds::each("audience", &FAILED, Duration::from_secs(5), |seed| {
         let mut play = Play::new(seed);
         play.play();
