@@ -64,8 +64,9 @@ enum Audience {
 /// As found in the last cron, unless somebody may have begun to listen since.
 static AUDIENCE: MainThread<Cell<Audience>> = MainThread::new(Cell::new(Audience::Replicas));
 
-/// Whether the server reports each of its forks.
-static REPORTS_FORKS: MainThread<Cell<bool>> = MainThread::new(Cell::new(false));
+/// Whether the server reports everything by which somebody may begin to need
+/// changes.
+static IS_REPORTED: MainThread<Cell<bool>> = MainThread::new(Cell::new(false));
 
 /// Whether the log already has the line about it.
 static IS_DIVERGING: MainThread<Cell<bool>> = MainThread::new(Cell::new(false));
@@ -78,10 +79,11 @@ impl Context {
         unsafe { raw::notify_keyspace_event(self.raw(), event.class(), text, name.raw()) };
     }
 
-    /// From now on the server reports each of its forks. Without these reports
-    /// the module would not know when somebody begins to need changes.
-    pub(crate) fn forks_are_reported() {
-        REPORTS_FORKS.get().set(true);
+    /// The module gets all events of the server from now on. If the server is of
+    /// a version for which these are known to be enough, the module may look who
+    /// needs the changes. On others it replicates always.
+    pub(crate) fn may_find_audience(&self) {
+        IS_REPORTED.get().set(self.server_is_known());
     }
 
     /// From now on somebody may need the changes. Must be called when something
@@ -92,7 +94,7 @@ impl Context {
 
     /// Looks who needs the changes, until [`Context::assume_audience`].
     pub(crate) fn find_audience(&self) {
-        if !REPORTS_FORKS.get().get() {
+        if !IS_REPORTED.get().get() {
             return;
         }
         let flags = self.flags();

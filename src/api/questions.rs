@@ -6,6 +6,9 @@ use rlock_core::{Channel, ChannelKind};
 
 use super::{Context, OwnedText, Text, raw};
 
+const NEWEST_REDIS: (u32, u32) = (8, 6);
+const NEWEST_VALKEY: (u32, u32) = (9, 1);
+
 /// Whether this node of a cluster may change a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Serves {
@@ -146,6 +149,18 @@ impl Context {
         Info::of(self, c"replication").number(c"min_slaves_good_slaves")
     }
 
+    /// Whether the server is of a version whose source was read for
+    /// ARCHITECTURE.md, "Who hears of a change".
+    pub(super) fn server_is_known(&self) -> bool {
+        let server = Info::of(self, c"server");
+        let version = |field| server.text(field).and_then(release);
+        // Valkey names the version of Redis with which it is compatible, too.
+        match version(c"valkey_version") {
+            Some(version) => version <= NEWEST_VALKEY,
+            None => version(c"redis_version").is_some_and(|it| it <= NEWEST_REDIS),
+        }
+    }
+
     /// How many replicas are connected.
     pub(crate) fn replicas(&self) -> Option<u64> {
         Info::of(self, c"replication").number(c"connected_slaves")
@@ -179,10 +194,14 @@ impl<'a> Info<'a> {
 
     /// Whether there is a field with this value.
     fn is(&self, field: &CStr, value: &CStr) -> bool {
+        self.text(field) == Some(value)
+    }
+
+    fn text(&self, field: &CStr) -> Option<&CStr> {
         // SAFETY: the fields, including this text, are not freed yet.
         unsafe {
             let text = raw::server_info_text(self.fields, field.as_ptr());
-            !text.is_null() && CStr::from_ptr(text) == value
+            (!text.is_null()).then(|| CStr::from_ptr(text))
         }
     }
 }
@@ -240,6 +259,12 @@ impl Drop for Reply {
         // SAFETY: this value owns the reply, which is freed once.
         unsafe { raw::RedisModule_FreeCallReply.unwrap_unchecked()(self.0) }
     }
+}
+
+/// The first two numbers of a version.
+fn release(version: &CStr) -> Option<(u32, u32)> {
+    let mut numbers = version.to_str().ok()?.split('.').map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
 /// A channel of the module in the same slot as another channel; `None` for a

@@ -158,8 +158,8 @@ pub(super) unsafe extern "C" fn on_cron(
 }
 
 /// The server has made or lost a child process, which reads the data for a new
-/// replica, an append-only file or a dump.
-pub(super) unsafe extern "C" fn on_fork(
+/// replica, an append-only file or a dump; or it begins or ends a dump itself.
+pub(super) unsafe extern "C" fn on_snapshot(
     _ctx: *mut raw::RedisModuleCtx,
     _event: raw::RedisModuleEvent,
     _subevent: u64,

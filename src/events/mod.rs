@@ -64,7 +64,7 @@ fn subscribe_to_turns(ctx: &Context) {
 /// last while loading: if the server refused the module after it, it would keep
 /// calling.
 pub(crate) fn subscribe(ctx: &Context) {
-    let events: [(u64, raw::RedisModuleEventCallback); 8] = [
+    let events: [(u64, raw::RedisModuleEventCallback); 9] = [
         (
             raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED,
             Some(callbacks::on_role_changed),
@@ -78,16 +78,21 @@ pub(crate) fn subscribe(ctx: &Context) {
         (raw::REDISMODULE_EVENT_SWAPDB, Some(callbacks::on_swap)),
         (raw::REDISMODULE_EVENT_CRON_LOOP, Some(callbacks::on_cron)),
         (raw::REDISMODULE_EVENT_CONFIG, Some(callbacks::on_config)),
-        (raw::REDISMODULE_EVENT_FORK_CHILD, Some(callbacks::on_fork)),
+        (
+            raw::REDISMODULE_EVENT_PERSISTENCE,
+            Some(callbacks::on_snapshot),
+        ),
+        (
+            raw::REDISMODULE_EVENT_FORK_CHILD,
+            Some(callbacks::on_snapshot),
+        ),
     ];
-    // SAFETY: the callbacks live as long as the module.
-    unsafe {
-        for (id, callback) in events {
-            let event = raw::RedisModuleEvent { id, dataver: 1 };
-            let status = raw::subscribe_to_server_event(ctx.raw(), event, callback);
-            if id == raw::REDISMODULE_EVENT_FORK_CHILD && status == raw::REDISMODULE_OK as c_int {
-                Context::forks_are_reported();
-            }
-        }
+    let is_told = events.map(|(id, callback)| {
+        let event = raw::RedisModuleEvent { id, dataver: 1 };
+        // SAFETY: the callbacks live as long as the module.
+        unsafe { raw::subscribe_to_server_event(ctx.raw(), event, callback) }
+    });
+    if is_told == [raw::REDISMODULE_OK as c_int; 9] {
+        ctx.may_find_audience();
     }
 }

@@ -233,6 +233,35 @@ fn changes_reach_all_that_begin_to_need_them() {
     });
 }
 
+/// The file has the offset of its data. After a restart from it, the replica could go on from there.
+#[test]
+fn data_that_are_saved_while_a_replica_waits_miss_no_later_change() {
+    let lines = ["hz 1", "dynamic-hz no", "repl-diskless-sync-delay 5"];
+    let (master, replica) = (Server::configured(&lines), Server::start());
+    let cron = Duration::from_millis(1_100);
+    let c = master.client();
+    let grows = |key| {
+        let offset = || {
+            let offset = master.info("replication", "master_repl_offset");
+            offset.parse::<u64>().expect("a number of bytes")
+        };
+        let before = offset();
+        c.number(&format!("RLOCK.ACQUIRE {key} owner-a 600000"));
+        offset() - before
+    };
+    thread::sleep(cron);
+    replica.ask(&format!("REPLICAOF 127.0.0.1 {}", master.port()));
+    eventually("the replica waits for its data", || {
+        master.info("replication", "connected_slaves") == "1"
+    });
+    master.ask("SAVE");
+    // It also selects the database.
+    grows("k1");
+    let growth = grows("k2");
+    thread::sleep(cron);
+    assert_eq!(growth, grows("k3"), "the same commands are in the backlog");
+}
+
 /// The server saves its data after a number of changes.
 #[test]
 fn changes_count_even_if_nobody_needs_them() {
