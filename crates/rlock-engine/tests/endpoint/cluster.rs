@@ -471,3 +471,20 @@ fn a_grant_by_the_former_server_of_a_key_is_undone_too() {
     });
     assert_eq!(it.actions(), undone);
 }
+
+/// The key `foo` is in slot 12182.
+#[test]
+fn the_slots_are_known_when_the_last_server_that_was_asked_has_ended() {
+    let mut it = connected();
+    it.passes(2000);
+    it.queries("a");
+    it.answers(3, "RLOCK.INFO", "-MOVED 15495 m:7\r\n");
+    it.answers(2, "RLOCK.RENEW", ":9\r\n");
+    it.answers(2, "CLUSTER SLOTS", slots(&[(0, 16383, "m")]));
+    it.answers(2, "CLUSTER INFO", info("ok", 2));
+    it.ends(3);
+    it.queries("foo");
+    let actions = it.actions();
+    let asked = "2 RLOCK.INFO foo".to_owned();
+    assert!(actions.contains(&asked), "{actions:?}");
+}

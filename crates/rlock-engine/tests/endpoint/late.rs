@@ -98,6 +98,37 @@ fn clean_up_is_repeated_while_an_earlier_connection_may_still_be_open() {
     assert!(it.endpoint.engine().is_empty());
 }
 
+/// The server may not close a separate connection, and the main one ends after that.
+#[test]
+fn a_connection_that_could_not_be_closed_is_not_forgotten_with_the_next_one() {
+    for (refused, is_repeated) in [(NOT_ALLOWED, true), (":1\r\n", false)] {
+        let mut it = Played::connected();
+        it.asks_on("r", Terms::new().replicas(1).unwrap());
+        it.answers(1, "RLOCK.ACQUIRE", ":9\r\n");
+        it.greeted(2);
+        it.ends(2);
+        it.answers(1, "CLIENT KILL ID 2", refused);
+        it.asks("k");
+        it.abandons(3);
+        it.actions();
+        it.ends(1);
+        it.passes(20);
+        let main = it.connections();
+        it.greeted(main);
+        let actions = it.actions();
+        assert!(!actions.iter().any(|it| it.contains("KILL ID 2 ")));
+        let clean_up = [
+            format!("{main} RLOCK.CANCEL k o3"),
+            format!("{main} RLOCK.RELEASE k o3 ALL"),
+        ];
+        it.answers_each(main, |_| ":0\r\n".to_owned());
+        it.passes(100);
+        let actions = it.actions();
+        let again = clean_up.iter().all(|line| actions.contains(line));
+        assert_eq!(again, is_repeated, "{refused:?}: {actions:?}");
+    }
+}
+
 /// It may have been granted under a new fence.
 #[test]
 fn a_hold_whose_upgrade_was_dropped_is_released_under_any_fence() {

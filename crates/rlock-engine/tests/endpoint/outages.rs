@@ -1,5 +1,8 @@
 //! Which failures to connect the user should see.
 
+use rlock_engine::endpoint::Note;
+use rlock_engine::error::{Failure, ServerError};
+
 use crate::played::Played;
 
 const WRONG: &str = "-WRONGPASS invalid username-password pair\r\n";
@@ -92,4 +95,91 @@ fn an_outage_behind_sentinels_names_what_is_unreachable() {
     fails(&mut it, 3);
     let why = "no Sentinel names the master: a:26379: cut";
     assert_eq!(it.news(), [format!("main: {why}")]);
+}
+
+/// How long it takes until the next attempt.
+fn pause(it: &mut Played) -> u64 {
+    let before = it.connections();
+    let mut pause = 0;
+    while it.connections() == before {
+        it.passes(1);
+        pause += 1;
+    }
+    pause
+}
+
+/// A demoted master closes each connection right after it was opened.
+#[test]
+fn pauses_grow_until_a_connection_lasts() {
+    let mut it = Played::connected();
+    let mut pauses = Vec::new();
+    for lasts in [0, 0, 0, 0, 0, 4_999, 5_000] {
+        it.passes(lasts);
+        it.ends(it.connections());
+        pauses.push(pause(&mut it));
+        it.greeted(it.connections());
+    }
+    assert!(pauses[4] > 100 && pauses[5] > 100, "{pauses:?}");
+    assert!(pauses[6] <= 20, "{pauses:?}");
+}
+
+#[test]
+fn a_call_that_no_longer_waits_for_the_start_gets_no_outcome() {
+    let mut it = Played::new("redis://h:1");
+    it.start();
+    it.start();
+    it.start();
+    it.abandons(2);
+    it.greeted(1);
+    it.answers(1, "RLOCK.HELP", "*0\r\n");
+    let did = it.did();
+    assert_eq!(did, ["connect 1 to h:1", "call 1: done", "call 3: done"]);
+}
+
+#[test]
+fn warnings_say_what_and_why() {
+    let cut = || Failure::Io("cut".to_owned());
+    let refused = Failure::Server(ServerError {
+        code: "WRONGPASS".to_owned(),
+        message: "invalid".to_owned(),
+    });
+    let address = || "h:1".to_owned();
+    let not_connected = |failure, is_news| Note::NotConnected {
+        address: address(),
+        failure,
+        is_news,
+    };
+    let (key, reason) = ("k".to_owned(), "why".to_owned());
+    for (note, warning) in [
+        (
+            not_connected(cut(), true),
+            Some("cannot reach h:1 (cut), trying again"),
+        ),
+        (
+            not_connected(refused, true),
+            Some("h:1 refuses the connection (WRONGPASS invalid), trying again"),
+        ),
+        (not_connected(cut(), false), None),
+        (
+            Note::NoRoutes {
+                failure: cut(),
+                is_news: true,
+            },
+            Some("cannot reach the cluster (cut), trying again"),
+        ),
+        (
+            Note::NotRenewed {
+                key: key.clone(),
+                reason: reason.clone(),
+            },
+            Some("cannot renew k (why), trying again"),
+        ),
+        (
+            Note::NotReleased { key, reason },
+            Some("cannot release k (why), it becomes free when its lease ends"),
+        ),
+        (Note::Connected { address: address() }, None),
+    ] {
+        assert_eq!(note.warning().as_deref(), warning, "{note:?}");
+    }
 }

@@ -99,3 +99,50 @@ fn a_release_waits_for_a_renewal_on_a_separate_connection() {
     it.receives(2, ":9\r\n:9\r\n:2\r\n");
     assert_eq!(it.actions(), ["1 RLOCK.RELEASE k o2 ALL FENCE 9"]);
 }
+
+/// `WAIT` counts what its own connection has written before.
+#[test]
+fn renewals_that_arrive_meanwhile_wait_and_go_out_together() {
+    let mut it = granted();
+    let replicas = || Terms::new().replicas(2).unwrap();
+    for key in ["a", "b"] {
+        it.asks_on(key, replicas());
+        it.answers(1, "RLOCK.ACQUIRE", ":8\r\n");
+    }
+    let actions = it.actions();
+    assert!(
+        actions.iter().all(|it| !it.starts_with("2 ")),
+        "{actions:?}"
+    );
+    it.receives(2, ":9\r\n:9\r\n:2\r\n");
+    let together = [
+        "2 RLOCK.RENEW a o3 29999",
+        "2 RLOCK.RENEW a o3 30000",
+        "2 RLOCK.RENEW b o4 29999",
+        "2 RLOCK.RENEW b o4 30000",
+        "2 WAIT 2 1000",
+        "call 2: granted 9",
+    ];
+    assert_eq!(it.actions(), together);
+}
+
+#[test]
+fn at_most_256_renewals_go_out_together() {
+    let mut it = granted();
+    for key in 0..300 {
+        it.asks_on(&format!("k{key}"), Terms::new().replicas(2).unwrap());
+    }
+    it.answers_each(1, |_| ":8\r\n".to_owned());
+    it.actions();
+    it.receives(2, ":9\r\n:9\r\n:2\r\n");
+    let actions = it.actions();
+    let renewals = actions.iter().filter(|it| it.starts_with("2 RLOCK.RENEW"));
+    assert_eq!(renewals.count(), 2 * 256);
+}
+
+#[test]
+fn a_grant_does_not_count_if_the_server_refuses_to_count_replicas() {
+    let mut it = granted();
+    it.receives(2, ":9\r\n:9\r\n-NOPERM no WAIT\r\n");
+    assert_eq!(it.did(), ["call 2: not permitted: no WAIT"]);
+}
