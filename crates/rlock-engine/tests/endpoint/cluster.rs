@@ -415,13 +415,27 @@ fn a_down_cluster_is_asked_for_its_slots() {
 /// Each server writes all addresses as its own settings prefer: names or numbers.
 #[test]
 fn servers_are_kept_while_an_equally_new_answer_names_them() {
-    let mut it = connected();
-    it.passes(5000);
-    assert!(it.actions().contains(&"3 CLUSTER SLOTS".to_owned()));
-    let renamed = slots(&[(0, 8191, "m.example"), (8192, 16383, "n.example")]);
-    it.receives(2, renamed + &info("ok", 1));
-    it.receives(3, two() + &info("ok", 1));
-    assert_eq!(it.did(), [""; 0]);
+    let renamed = || slots(&[(0, 8191, "m.example"), (8192, 16383, "n.example")]);
+    for (first, second) in [(renamed(), two()), (two(), renamed())] {
+        let mut it = connected();
+        it.passes(5000);
+        assert!(it.actions().contains(&"3 CLUSTER SLOTS".to_owned()));
+        it.receives(2, first + &info("ok", 1));
+        it.receives(3, second + &info("ok", 1));
+        assert_eq!(it.did(), [""; 0]);
+    }
+}
+
+#[test]
+fn a_newer_answer_counts_whatever_came_before_or_after_it() {
+    let all = |host| slots(&[(0, 16383, host)]);
+    for (first, second) in [((two(), 1), (all("x"), 2)), ((all("x"), 2), (two(), 1))] {
+        let mut it = connected();
+        it.passes(5000);
+        it.receives(2, first.0 + &info("ok", first.1));
+        it.receives(3, second.0 + &info("ok", second.1));
+        assert_eq!(it.did(), ["connect 4 to x:7"]);
+    }
 }
 
 #[test]
@@ -479,6 +493,8 @@ fn the_slots_are_known_when_the_last_server_that_was_asked_has_ended() {
     it.passes(2000);
     it.queries("a");
     it.answers(3, "RLOCK.INFO", "-MOVED 15495 m:7\r\n");
+    it.passes(20);
+    assert!(it.actions().contains(&"2 RLOCK.INFO a".to_owned()));
     it.answers(2, "RLOCK.RENEW", ":9\r\n");
     it.answers(2, "CLUSTER SLOTS", slots(&[(0, 16383, "m")]));
     it.answers(2, "CLUSTER INFO", info("ok", 2));

@@ -1,5 +1,6 @@
 //! Observers of the leader, and the requests for them.
 
+use rlock_engine::endpoint::Event;
 use rlock_engine::engine::terms::{Lease, Terms};
 
 use crate::cluster;
@@ -377,4 +378,22 @@ fn any_number_of_observers_can_wait_for_a_retry() {
     let cheapest = |count| (0..3).map(|_| cost_of_each(count)).min().unwrap();
     let (few, many) = (cheapest(50), cheapest(6400));
     assert!(many < few * 8, "{few:?} each, of many {many:?}");
+}
+
+#[test]
+fn observers_end_with_the_client() {
+    let mut it = observing();
+    it.handle(Event::Closed);
+    it.observes("k");
+    let closed = "the client has been closed, or its runtime shut down";
+    let expected = [1, 2].map(|number| format!("observer {number}: {closed}"));
+    let did = it.did();
+    assert!(did.ends_with(&expected), "{did:?}");
+    // So do those that come while it is closing.
+    let mut it = observing();
+    it.asks("l");
+    it.leaves_all();
+    it.observes("k");
+    let did = it.did();
+    assert!(did.ends_with(&[format!("observer 2: {closed}")]), "{did:?}");
 }
