@@ -66,6 +66,16 @@ fn a_call_that_begins_before_the_slots_are_known_waits_for_them() {
     assert_eq!(it.did().last().unwrap(), "connect 2 to n:7");
 }
 
+/// Without `cluster-announce-ip`, a server may not know its own address.
+#[test]
+fn a_server_without_an_address_is_at_the_one_that_was_asked() {
+    let mut it = Played::new("redis+cluster://s:1");
+    it.start();
+    it.greeted(1);
+    it.receives(1, slots(&[(0, 16383, "")]) + &info("ok", 1));
+    assert_eq!(it.did().last().unwrap(), "connect 2 to s:7");
+}
+
 #[test]
 fn an_unreachable_seed_is_skipped() {
     let mut it = Played::new("redis+cluster://dead:7,s:7");
