@@ -132,3 +132,74 @@ fn a_full_server_may_still_grant_a_free_lock() {
     it.answers(1, "RLOCK.ACQUIRE", FULL);
     assert_eq!(it.did(), [format!("call 5: {full}")]);
 }
+
+/// The place was there before the connection, and the server has closed the earlier one.
+#[test]
+fn a_place_that_nobody_else_may_take_over_is_asked_for_once() {
+    let mut it = Played::connected();
+    it.asks("k");
+    it.answers(1, "RLOCK.ACQUIRE", "+WAITING\r\n");
+    it.reconnects();
+    it.answers(2, "RLOCK.ACQUIRE k o2", "+WAITING\r\n");
+    it.actions();
+    it.passes(4_000);
+    let actions = it.actions().join("; ");
+    assert!(!actions.contains("RLOCK.ACQUIRE"), "{actions}");
+}
+
+/// A request of this connection cannot be late, whatever came before the connection.
+#[test]
+fn a_first_request_is_not_repeated_because_of_an_earlier_connection() {
+    let mut it = Played::connected();
+    it.ends(1);
+    it.passes(20);
+    it.greeted_but(2, "CLIENT KILL", "-NOPERM no\r\n");
+    it.asks("k");
+    it.answers(2, "RLOCK.ACQUIRE k o2", "+WAITING\r\n");
+    it.actions();
+    it.passes(4_000);
+    let actions = it.actions().join("; ");
+    assert!(!actions.contains("RLOCK.ACQUIRE"), "{actions}");
+}
+
+/// The message says neither whether replicas know of the grant, nor how long the hold may last.
+#[test]
+fn a_grant_by_message_with_replicas_or_a_longest_hold_is_confirmed() {
+    let with_replicas = Terms::new().replicas(1).unwrap();
+    let longest = Terms::new().max_hold(Duration::from_secs(60)).unwrap();
+    for terms in [with_replicas, longest] {
+        let mut it = Played::connected();
+        it.asks_on("k", terms);
+        it.answers(1, "RLOCK.ACQUIRE", "+WAITING\r\n");
+        it.receives(1, push(&["message", CHANNEL, "grant 7 o2 k"]));
+        let did = it.did();
+        assert!(!did.contains(&"call 2: granted 7".to_owned()), "{did:?}");
+    }
+}
+
+/// Only a call that waits for replicas gives up after a second.
+#[test]
+fn a_grant_is_confirmed_as_long_as_the_wait_lasts() {
+    let mut it = Played::connected();
+    it.asks_on("k", Terms::new().max_hold(Duration::from_secs(60)).unwrap());
+    it.answers(1, "RLOCK.ACQUIRE", "+WAITING\r\n");
+    it.receives(1, push(&["message", CHANNEL, "grant 7 o2 k"]));
+    it.passes(1_500);
+    it.answers(1, "RLOCK.RENEW k o2", "-LOADING busy\r\n");
+    it.passes(100);
+    assert_eq!(it.did(), [""; 0]);
+    it.answers_each(1, |_| ":7\r\n".to_owned());
+    assert_eq!(it.did(), ["call 2: granted 7"]);
+}
+
+/// The server has ended the wait, but does not say whether the place is gone.
+#[test]
+fn a_wait_that_is_over_is_refused_even_if_nothing_else_is_known() {
+    let mut it = Played::connected();
+    it.asks("k");
+    it.answers(1, "RLOCK.ACQUIRE", "+WAITING\r\n");
+    assert_eq!(ends(&mut it, 59_500), [""; 0]);
+    it.receives(1, push(&["message", CHANNEL, "timeout 0 o2 k"]));
+    it.passes(2_000);
+    assert_eq!(it.did(), ["call 2: refused"]);
+}
