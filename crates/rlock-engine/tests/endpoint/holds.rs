@@ -129,3 +129,51 @@ fn a_grant_that_was_lost_before_it_is_read_is_lost() {
     it.receives(1, format!("{lost}:7\r\n"));
     assert_eq!(it.did(), [OVER, "call 2: granted 7"]);
 }
+
+#[test]
+fn a_release_that_nobody_confirms_is_not_done() {
+    let mut it = held(Ask::Exclusive);
+    it.releases();
+    it.passes(12_000);
+    let did = it.did();
+    let failed = "call 3: no usable answer from the server within 10s".to_owned();
+    assert!(did.contains(&failed), "{did:?}");
+}
+
+#[test]
+fn a_hold_that_is_kept_under_another_fence_is_lost() {
+    for (fence, outcome) in [(7, "done"), (9, "the lock was lost: the server ended it")] {
+        let mut it = held(Ask::Exclusive);
+        it.keeps(20);
+        it.releases();
+        // Rounded up.
+        assert_eq!(it.actions(), ["1 RLOCK.RENEW k o 20001"]);
+        it.answers(1, "RLOCK.RENEW", format!(":{fence}\r\n"));
+        let did = it.did();
+        assert!(did.contains(&format!("call 3: {outcome}")), "{did:?}");
+    }
+}
+
+/// Nil says that the owner does not hold it in exclusive mode.
+#[test]
+fn a_downgrade_of_a_hold_that_is_gone_tells_its_loss() {
+    let mut it = held(Ask::Exclusive);
+    it.downgrades();
+    it.answers(1, "RLOCK.DOWNGRADE k o", "$-1\r\n");
+    let did = it.did();
+    assert!(did.contains(&OVER.to_owned()), "{did:?}");
+}
+
+/// One of the keys is no lock any more, so the server releases none of them at once.
+#[test]
+fn what_cannot_be_released_at_once_is_released_one_by_one() {
+    let mut it = Played::connected();
+    it.asks_for("k", &["l"], Terms::new());
+    it.abandons(2);
+    it.answers(1, "RLOCK.MACQUIRE", ":7\r\n");
+    it.actions();
+    it.answers(1, "RLOCK.CANCEL k o2", ":0\r\n");
+    it.answers(1, "RLOCK.MRELEASE", "-WRONGTYPE key 'l' holds no lock\r\n");
+    let each = ["1 RLOCK.RELEASE k o2 ALL", "1 RLOCK.RELEASE l o2 ALL"];
+    assert_eq!(it.actions(), each);
+}
