@@ -177,3 +177,32 @@ fn what_cannot_be_released_at_once_is_released_one_by_one() {
     let each = ["1 RLOCK.RELEASE k o2 ALL", "1 RLOCK.RELEASE l o2 ALL"];
     assert_eq!(it.actions(), each);
 }
+
+/// The grant of an upgrade may show in the reply to a renewal first. It has a larger fence.
+#[test]
+fn a_renewal_under_the_fence_of_an_upgrade_confirms_the_hold() {
+    for (is_upgrading, fence, is_lost) in [
+        (true, 9, false),
+        (true, 7, false),
+        (true, 6, true),
+        (false, 9, true),
+    ] {
+        let mut it = held(Ask::Shared);
+        if is_upgrading {
+            it.asks_mode("k", Ask::Exclusive);
+            it.answers(1, "RLOCK.ACQUIRE", "+WAITING\r\n");
+        }
+        it.actions();
+        let mut renewed = String::new();
+        while !renewed.starts_with("1 RLOCK.RENEW") {
+            it.passes(1);
+            renewed = it.actions().pop().unwrap_or_default();
+            if renewed == "1 PING" {
+                it.answers(1, "PING", "+PONG\r\n");
+            }
+        }
+        it.answers(1, "RLOCK.RENEW", format!(":{fence}\r\n"));
+        let did = it.did();
+        assert_eq!(did.contains(&OVER.to_owned()), is_lost, "{fence}: {did:?}");
+    }
+}
