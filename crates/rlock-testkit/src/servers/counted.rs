@@ -3,6 +3,7 @@
 //! A count is the same on each run of one machine, however busy it is. A time is not.
 
 use std::fs;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use crate::servers::server::Server;
@@ -25,7 +26,11 @@ impl Counted {
         // The server's own timers count too, and take more turns the slower it is.
         let setup = Setup::new().line("hz 1").line("dynamic-hz no").by(&runner);
         let server = setup.try_start().ok()?;
-        Some(Self { server })
+        let counted = Self { server };
+        // Valgrind does not follow a script that starts the server.
+        counted.control(&["-d"]);
+        counted.newest_count()?;
+        Some(counted)
     }
 
     pub fn server(&self) -> &Server {
@@ -45,14 +50,18 @@ impl Counted {
         run();
         self.control(&["-d"]);
         self.control(&["-i", "off"]);
-        let counted = fs::read_dir(self.server.directory()).expect("the server has a directory");
-        let files = counted.flatten().map(|file| file.path());
-        let files = files.filter(|it| it.to_string_lossy().contains("/counted."));
-        let newest = files.max_by_key(|it| number(&it.to_string_lossy(), '.'));
-        let text = fs::read_to_string(newest.expect("callgrind has written a file"));
-        let text = text.expect("the file can be read");
+        let file = self.newest_count().expect("callgrind has written a file");
+        let text = fs::read_to_string(file).expect("the file can be read");
         let total = text.lines().find(|line| line.starts_with("totals: "));
         number(total.expect("the file has a sum"), ' ') as f64 / count as f64
+    }
+
+    /// The file that callgrind has written last.
+    fn newest_count(&self) -> Option<PathBuf> {
+        let files = fs::read_dir(self.server.directory()).ok()?;
+        let files = files.flatten().map(|file| file.path());
+        let files = files.filter(|it| it.to_string_lossy().contains("/counted."));
+        files.max_by_key(|it| number(&it.to_string_lossy(), '.'))
     }
 
     fn control(&self, arguments: &[&str]) {
