@@ -28,6 +28,8 @@ pub(super) struct Hold {
     /// connection of a bound hold broke: the server may have cut the lease, but a
     /// new connection that comes in time restores the rest.
     pub(super) lease_end: Instant,
+    /// The same without the margin for clocks: the server does not end it before.
+    server_end: Instant,
     /// The number of its guards; re-entry adds one.
     pub(super) guards: u32,
     /// The guards that need exclusive mode.
@@ -149,12 +151,13 @@ impl Hold {
 
     /// The lease that a renewal asks for; none if too little time is left. A hold
     /// with a fixed lease is renewed only so that another connection reports its
-    /// loss. It asks for the rest of its lease.
+    /// loss. It asks for the rest of its lease, with the margin for clocks: the
+    /// server must not end it before its guards do.
     pub(super) fn next_lease(&self, now: Instant) -> Option<Duration> {
         if self.terms.renewed {
             return self.terms.lease_at(self.taken, now);
         }
-        let rest = self.lease_end - now;
+        let rest = self.server_end - now;
         (rest >= Duration::from_millis(1)).then_some(rest)
     }
 
@@ -290,6 +293,7 @@ impl Engine {
             taken: grant.sent,
             asked: grant.sent,
             lease_end: end,
+            server_end: grant.sent + grant.lease,
             guards: 1,
             writers: u32::from(ask.is_exclusive()),
             upgraded_by: None,
@@ -351,6 +355,7 @@ impl Engine {
         if grant.sent >= hold.asked {
             hold.asked = grant.sent;
             hold.lease_end = validity_end(grant.sent, grant.lease);
+            hold.server_end = grant.sent + grant.lease;
             if !hold.proof.set_valid_until(now, hold.lease_end) {
                 self.loss(now, id);
                 return false;

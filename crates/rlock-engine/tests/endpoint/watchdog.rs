@@ -81,8 +81,8 @@ fn a_hold_with_a_fixed_lease_is_only_attached() {
     assert_eq!(
         after_the_greeting(&mut it, 6000),
         [
-            "1 2 RLOCK.RENEW k o2 1947 NOTIFY rlock:client:c",
-            "1926 over: its lease ended",
+            "1 2 RLOCK.RENEW k o2 1979 NOTIFY rlock:client:c",
+            "1958 over: its lease ended",
         ]
     );
 }
@@ -109,7 +109,7 @@ fn holds_are_attached_to_a_new_connection_in_the_order_of_their_ends() {
             "0 2 RLOCK.RENEW c o4 10000 NOTIFY rlock:client:c BIND 2000",
             "0 2 RLOCK.RENEW e o6 10000 NOTIFY rlock:client:c BIND 1000",
             "1 2 RLOCK.RENEW d o5 3000 NOTIFY rlock:client:c",
-            "1 2 RLOCK.RENEW b o3 4927 NOTIFY rlock:client:c",
+            "1 2 RLOCK.RENEW b o3 4979 NOTIFY rlock:client:c",
             "1 2 RLOCK.RENEW a o2 30000 NOTIFY rlock:client:c",
             "251 2 PING",
             "453 2 RLOCK.RENEW d o5 3000",
@@ -186,7 +186,7 @@ fn a_renewal_without_an_answer_does_not_hold_up_the_others_for_long() {
         timeline(&mut it, 900, 2, None),
         [
             "1 2 RLOCK.RENEW c o4 3000 NOTIFY rlock:client:c",
-            "418 2 RLOCK.RENEW b o3 4511 NOTIFY rlock:client:c",
+            "418 2 RLOCK.RENEW b o3 4563 NOTIFY rlock:client:c",
             "834 2 RLOCK.RENEW d o5 10000 NOTIFY rlock:client:c",
         ]
     );
@@ -262,7 +262,7 @@ fn a_hold_that_is_being_extended_is_attached_afterwards() {
         it.actions(),
         [
             "call 3: done",
-            "2 RLOCK.RENEW k o2 8407 NOTIFY rlock:client:c"
+            "2 RLOCK.RENEW k o2 8499 NOTIFY rlock:client:c"
         ]
     );
 }
