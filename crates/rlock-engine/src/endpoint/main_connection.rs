@@ -95,6 +95,14 @@ impl MainConnection {
     pub(super) fn failure(&self) -> Option<&Failure> {
         self.failure.as_ref()
     }
+
+    /// Adds a connection that may still be open. One without an identity stands
+    /// for all of these.
+    fn add_earlier(&mut self, identity: Option<Identity>) {
+        if identity.is_some() || !self.earlier.contains(&None) {
+            self.earlier.push(identity);
+        }
+    }
 }
 
 impl Endpoint {
@@ -248,9 +256,7 @@ impl Endpoint {
     /// that did not belong to its main connection.
     pub(super) fn has_stray(&mut self, now: Instant, node: Node, identity: Option<Identity>) {
         let state = self.main_connections.entry(node).or_default();
-        if identity.is_some() || !state.earlier.contains(&None) {
-            state.earlier.push(identity.clone());
-        }
+        state.add_earlier(identity.clone());
         match (self.main_connection(node), identity) {
             (Some(main), Some(identity)) => self.ask_to_close(now, main, identity),
             (Some(main), None) => self.predecessor_stays(now, main),
@@ -265,8 +271,8 @@ impl Endpoint {
         let state = self.main_connections.get_mut(&node);
         if let (Some(connection), Some(state)) = (connection, state) {
             state.earlier.retain(|it| !connection.earlier.contains(it));
-            if !connection.is_predecessor_gone && !state.earlier.contains(&None) {
-                state.earlier.push(None);
+            if !connection.is_predecessor_gone {
+                state.add_earlier(None);
             }
         }
     }
@@ -295,8 +301,8 @@ impl Endpoint {
         let is_main = |stage: &Stages| matches!(stage, Stages::Up { main: it, .. } if *it == main);
         if let Some(state) = all.find(|state| is_main(&state.stage)) {
             state.earlier.retain(|it| it.as_ref() != Some(identity));
-            if !is_closed && !state.earlier.contains(&None) {
-                state.earlier.push(None);
+            if !is_closed {
+                state.add_earlier(None);
             }
         }
         if !is_closed {

@@ -24,12 +24,8 @@ pub(super) struct Hold {
     pub(super) taken: Instant,
     /// Its validity counts from this moment, when the request was made.
     asked: Instant,
-    /// When the lease ends. This is later than the end of its validity if the
-    /// connection of a bound hold broke: the server may have cut the lease, but a
-    /// new connection that comes in time restores the rest.
-    pub(super) lease_end: Instant,
-    /// The same without the margin for clocks: the server does not end it before.
-    server_end: Instant,
+    /// The lease of that request.
+    granted: Duration,
     /// The number of its guards; re-entry adds one.
     pub(super) guards: u32,
     /// The guards that need exclusive mode.
@@ -129,6 +125,13 @@ impl Hold {
         is_last
     }
 
+    /// When the lease ends. This is later than the end of its validity if the
+    /// connection of a bound hold broke: the server may have cut the lease, but a
+    /// new connection that comes in time restores the rest.
+    pub(super) fn lease_end(&self) -> Instant {
+        validity_end(self.asked, self.granted)
+    }
+
     /// Limits the validity of a bound hold to its grace, counted from the last
     /// time that its connection was known to be alive, or from its own last
     /// request.
@@ -157,7 +160,7 @@ impl Hold {
         if self.terms.renewed {
             return self.terms.lease_at(self.taken, now);
         }
-        let rest = self.server_end - now;
+        let rest = (self.asked + self.granted) - now;
         (rest >= Duration::from_millis(1)).then_some(rest)
     }
 
@@ -292,8 +295,7 @@ impl Engine {
             ask,
             taken: grant.sent,
             asked: grant.sent,
-            lease_end: end,
-            server_end: grant.sent + grant.lease,
+            granted: grant.lease,
             guards: 1,
             writers: u32::from(ask.is_exclusive()),
             upgraded_by: None,
@@ -354,9 +356,8 @@ impl Engine {
         hold.is_refusal_reported = false;
         if grant.sent >= hold.asked {
             hold.asked = grant.sent;
-            hold.lease_end = validity_end(grant.sent, grant.lease);
-            hold.server_end = grant.sent + grant.lease;
-            if !hold.proof.set_valid_until(now, hold.lease_end) {
+            hold.granted = grant.lease;
+            if !hold.proof.set_valid_until(now, hold.lease_end()) {
                 self.loss(now, id);
                 return false;
             }
@@ -429,7 +430,7 @@ impl Engine {
             return;
         };
         let (known, certain) = (hold.proof.fence(), hold.certain_fence());
-        let lease_end = hold.lease_end;
+        let lease_end = hold.lease_end();
         self.remember_released(now, claims, known, lease_end);
         if certain.is_none() {
             self.remember_undone(now, claims, connection, lease_end);

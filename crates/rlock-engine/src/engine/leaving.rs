@@ -121,7 +121,7 @@ impl Engine {
     fn end_in_background(&mut self, now: Instant, work: Id, id: Id, task: Task) {
         if let Some(hold) = self.holds.get(&id) {
             let claims = hold.proof.claims.clone();
-            let deadline = Some(hold.lease_end.max(now + self.retry_timeout));
+            let deadline = Some(hold.lease_end().max(now + self.retry_timeout));
             let work = Work::new(now, work, claims, task, deadline);
             self.start(now, work.in_background());
         }
@@ -318,7 +318,7 @@ impl Leaving {
             && !self.is_kept
             && !at.work.is_awaited
         {
-            let lease_end = hold.lease_end;
+            let lease_end = hold.lease_end();
             at.engine.not_released(at.now, rest, refusal, lease_end);
         }
     }
@@ -330,7 +330,7 @@ impl Leaving {
         let Some(hold) = at.engine.holds.get(&self.hold) else {
             return Next::End(Outcome::Done);
         };
-        at.work.deadline = Some(hold.lease_end.max(at.now + at.engine.retry_timeout));
+        at.work.deadline = Some(hold.lease_end().max(at.now + at.engine.retry_timeout));
         Next::Stay
     }
 
@@ -339,7 +339,7 @@ impl Leaving {
         // What is kept is not given up: its owner can enter it again.
         if let Some(hold) = hold {
             let (claims, fence) = (hold.proof.claims.clone(), hold.proof.fence());
-            let (lease_end, kept) = (hold.lease_end, hold.kept);
+            let (lease_end, kept) = (hold.lease_end(), hold.kept);
             at.engine
                 .remember_released(at.now, &claims, fence, lease_end);
             // A call that wanted to keep it came too late.

@@ -652,7 +652,9 @@ impl Extension {
             None => (true, Duration::ZERO),
         };
         let publishes_nothing = self.value.is_none();
-        if is_raised && publishes_nothing && hold.lease_end + late >= validity_end(now, self.lease)
+        if is_raised
+            && publishes_nothing
+            && hold.lease_end() + late >= validity_end(now, self.lease)
         {
             return Next::End(Outcome::Done);
         }

@@ -133,6 +133,15 @@ fn a_full_server_may_still_grant_a_free_lock() {
     assert_eq!(it.did(), [format!("call 5: {full}")]);
 }
 
+/// Connection 2 has asked.
+fn waits_and_does_not_ask_again(mut it: Played) {
+    it.answers(2, "RLOCK.ACQUIRE k o2", "+WAITING\r\n");
+    it.actions();
+    it.passes(4_000);
+    let actions = it.actions().join("; ");
+    assert!(!actions.contains("RLOCK.ACQUIRE"), "{actions}");
+}
+
 /// The place was there before the connection, and the server has closed the earlier one.
 #[test]
 fn a_place_that_nobody_else_may_take_over_is_asked_for_once() {
@@ -140,11 +149,7 @@ fn a_place_that_nobody_else_may_take_over_is_asked_for_once() {
     it.asks("k");
     it.answers(1, "RLOCK.ACQUIRE", "+WAITING\r\n");
     it.reconnects();
-    it.answers(2, "RLOCK.ACQUIRE k o2", "+WAITING\r\n");
-    it.actions();
-    it.passes(4_000);
-    let actions = it.actions().join("; ");
-    assert!(!actions.contains("RLOCK.ACQUIRE"), "{actions}");
+    waits_and_does_not_ask_again(it);
 }
 
 /// A request of this connection cannot be late, whatever came before the connection.
@@ -155,11 +160,7 @@ fn a_first_request_is_not_repeated_because_of_an_earlier_connection() {
     it.passes(20);
     it.greeted_but(2, "CLIENT KILL", "-NOPERM no\r\n");
     it.asks("k");
-    it.answers(2, "RLOCK.ACQUIRE k o2", "+WAITING\r\n");
-    it.actions();
-    it.passes(4_000);
-    let actions = it.actions().join("; ");
-    assert!(!actions.contains("RLOCK.ACQUIRE"), "{actions}");
+    waits_and_does_not_ask_again(it);
 }
 
 /// The message says neither whether replicas know of the grant, nor how long the hold may last.
