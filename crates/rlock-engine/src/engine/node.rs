@@ -307,7 +307,7 @@ impl Engine {
                 ConnectionState::Up { .. } => {
                     let pause = match failures {
                         0 => Duration::ZERO,
-                        _ => self.pause(failures),
+                        _ => self.pause_of(now, id, failures),
                     };
                     self.check_at(now, id, Some(now + pause));
                 }

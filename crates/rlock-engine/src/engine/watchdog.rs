@@ -46,6 +46,8 @@ const RENEWALS_MAX: usize = 256;
 const SPACING: Duration = Duration::from_micros(200);
 /// The pause before another check of a hold whose owner has work in progress.
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
+/// The pause before another attempt, however little is left of a hold.
+const PAUSE_MIN: Duration = Duration::from_millis(10);
 /// The pause before another check of a hold whose slot is moving.
 const MOVING_PAUSE: Duration = Duration::from_secs(1);
 /// The shortest time after which a connection counts as silent.
@@ -415,8 +417,17 @@ impl Engine {
         }
         let failures = hold.failures;
         hold.failures = failures.saturating_add(1);
-        let due = now + self.pause(failures);
+        let due = now + self.pause_of(now, id, failures);
         self.check_at(now, id, Some(due));
+    }
+
+    /// The pause before the next attempt, after `failures` failed ones. It leaves a
+    /// short hold time for more than one.
+    pub(super) fn pause_of(&mut self, now: Instant, id: Id, failures: u32) -> Duration {
+        let hold = self.holds.get(&id);
+        let left = hold.and_then(|hold| Some(hold.proof.valid_until()? - now));
+        let quarter = left.map_or(Duration::MAX, |left| left / 4);
+        self.pause(failures).min(quarter.max(PAUSE_MIN))
     }
 
     /// Schedules checks of all holds there, because there is a new connection.

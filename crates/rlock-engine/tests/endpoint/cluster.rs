@@ -255,6 +255,43 @@ fn a_renewal_of_a_bound_hold_does_not_follow_a_moving_slot() {
     assert_eq!(it.did(), ["call 4: done"]);
 }
 
+/// Its grace is running, so a second is too long after however many refusals.
+#[test]
+fn a_bound_hold_that_has_moved_is_checked_soon() {
+    let mut it = connected();
+    it.asks_on("{a}b", Terms::new().bound(Duration::from_secs(2)).unwrap());
+    it.answers(3, "RLOCK.ACQUIRE", ":10\r\n");
+    it.receives(
+        3,
+        push(&["smessage", "rlock:client:{0}:c", "withdrawn 0 o3 {a}b"]),
+    );
+    let master_is = |map: String| {
+        move |asked: &String| match &**asked {
+            "CLUSTER SLOTS" => map.clone(),
+            "CLUSTER INFO" => info("ok", 2),
+            asked if asked.starts_with("RLOCK.RENEW {a}b") => "-ASK 15495 m:7\r\n".to_owned(),
+            asked => played::usual(2, asked),
+        }
+    };
+    for _ in 0..100 {
+        it.answers_each(3, master_is(two()));
+        it.answers_each(2, master_is(two()));
+        it.passes(10);
+    }
+    it.ends(3);
+    it.passes(20);
+    it.ends(4);
+    it.passes(980);
+    let mut asked = Vec::new();
+    for _ in 0..30 {
+        it.answers_each(2, master_is(slots(&[(0, 16383, "m")])));
+        it.passes(10);
+        asked.extend(it.actions());
+    }
+    let renewal = "2 RLOCK.RENEW {a}b o3";
+    assert!(asked.iter().any(|it| it.starts_with(renewal)), "{asked:?}");
+}
+
 #[test]
 fn the_target_of_a_moving_slot_has_a_second_to_answer() {
     let mut it = connected();

@@ -33,7 +33,7 @@ use rlock_testkit::seeds;
 use world::World;
 
 /// Seeds that failed at some time.
-const FAILED: [u64; 1] = [355_617_948_943];
+const FAILED: [u64; 2] = [355_617_948_943, 925_575_039_324];
 /// How long new seeds are tried for each kind of world.
 const TIME: Duration = Duration::from_secs(20);
 
