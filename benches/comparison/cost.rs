@@ -103,6 +103,16 @@ impl Kind {
         })
     }
 
+    /// A lock that is acquired and released.
+    pub(crate) fn rlock() -> Self {
+        Self::new([is_fence, is_zero], |key| {
+            [
+                format!("RLOCK.ACQUIRE {key} {OWNER} 30000"),
+                format!("RLOCK.RELEASE {key} {OWNER}"),
+            ]
+        })
+    }
+
     pub(crate) fn new(
         replies: [fn(&Value) -> bool; 2],
         pair: impl Fn(&str) -> [String; 2],
@@ -164,12 +174,7 @@ pub(crate) fn kinds(connection: &mut Connection) -> [Kind; 5] {
     let release = load(connection, include_str!("release.lua"));
     [
         Kind::native(),
-        Kind::new([is_fence, is_zero], |key| {
-            [
-                format!("RLOCK.ACQUIRE {key} {OWNER} 30000"),
-                format!("RLOCK.RELEASE {key} {OWNER}"),
-            ]
-        }),
+        Kind::rlock(),
         Kind::new([is_fence, is_zero], |key| {
             [
                 format!("RLOCK.ACQUIRE {key} {OWNER} 30000 WAIT 10000 NOTIFY {CHANNEL}"),

@@ -2,7 +2,7 @@
 //! lock that goes around, counted by valgrind.
 
 use crate::connection::{Connection, message};
-use crate::cost::{CHANNEL, Kind, is_fence, is_zero};
+use crate::cost::{CHANNEL, Kind, OWNER, is_fence, is_zero};
 use crate::report::{Report, Target};
 use crate::turns::Circle;
 use redis::Value;
@@ -20,11 +20,17 @@ const TURNS: usize = 2000;
 const TURNS_QUICK: usize = 100;
 const OWNERS: usize = 8;
 
-#[allow(clippy::cast_precision_loss, reason = "far below 2^52")]
 pub(crate) fn measure(report: &mut Report) {
     let mut section = report.section("Instructions", LEGEND);
     let Some(counted) = Counted::start() else {
-        section.row(["not counted: valgrind is not installed", "", ""], None);
+        section.row(
+            [
+                "not counted: valgrind is missing, or cannot run the server",
+                "",
+                "",
+            ],
+            None,
+        );
         return section.end();
     };
     let port = counted.server().port();
@@ -77,18 +83,10 @@ pub(crate) fn measure(report: &mut Report) {
 }
 
 fn kinds() -> [Kind; 3] {
-    let owner = crate::cost::OWNER;
-    let native = Kind::native();
-    let plain = Kind::new([is_fence, is_zero], |key| {
-        [
-            format!("RLOCK.ACQUIRE {key} {owner} 30000"),
-            format!("RLOCK.RELEASE {key} {owner}"),
-        ]
-    });
     let by_client = Kind::new([is_fence, is_zero], |key| {
-        [ask(key, owner), format!("RLOCK.RELEASE {key} {owner} ALL")]
+        [ask(key, OWNER), format!("RLOCK.RELEASE {key} {OWNER} ALL")]
     });
-    [native, plain, by_client]
+    [Kind::native(), Kind::rlock(), by_client]
 }
 
 /// A request as a client sends it.
