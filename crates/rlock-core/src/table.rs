@@ -246,25 +246,23 @@ impl Table {
         self.deadlines.first()
     }
 
-    /// Whether a queue has no tickets, no watches and no published value.
-    pub(crate) fn is_idle(&self, id: QueueId) -> bool {
-        let queue = self.queues.get(&id);
-        queue.is_some_and(|queue| queue.is_idle()) && self.last_value(id).is_none()
-    }
-
-    /// Forgets a queue that is idle.
-    pub(crate) fn drop_if_idle(&mut self, id: QueueId) {
-        if !self.is_idle(id) {
-            return;
+    /// Forgets a queue without tickets, watches and a published value; false if it
+    /// has any of these.
+    pub(crate) fn drop_if_idle(&mut self, id: QueueId) -> bool {
+        if !self.queues.get(&id).is_some_and(|queue| queue.is_idle())
+            || self.last_value(id).is_some()
+        {
+            return false;
         }
         self.set_check(id, Check::Never);
         self.searches.remove(&id);
         let Some(queue) = self.queues.remove(&id) else {
-            return;
+            return false;
         };
         self.due_now -= usize::from(queue.due);
         let hash = self.hasher.hash_one((queue.db, &*queue.key));
         self.names.remove(&(hash, id));
+        true
     }
 
     /// Sets when the lock must be checked.
@@ -687,8 +685,10 @@ impl Table {
 
     /// The watch of a lock, if it is the only one.
     pub(crate) fn only_watch(&self, id: QueueId) -> Option<&Watch> {
-        let queue = self.queues.get(&id).filter(|it| it.watches == 1);
-        let (_, watch) = self.next_watch(queue.map(|_| id)?, (0, WatchId::MIN))?;
+        if self.queues.get(&id)?.watches != 1 {
+            return None;
+        }
+        let (_, watch) = self.next_watch(id, (0, WatchId::MIN))?;
         Some(watch)
     }
 

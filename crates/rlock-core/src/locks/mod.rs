@@ -357,8 +357,7 @@ impl Locks {
         if let Some(watch) = self.table.watch_of(id, owner) {
             self.table.remove_watch(watch);
         }
-        let step = if self.table.is_idle(id) {
-            self.table.drop_if_idle(id);
+        let step = if self.table.drop_if_idle(id) {
             Step::without_effects(())
         } else {
             self.settle(now, name, hold)
