@@ -127,29 +127,22 @@ impl Context {
 
     /// Replicates `command name`, to replicas and the AOF.
     pub(crate) fn replicate(&self, command: &CStr, name: Text) {
-        if self.is_for_nobody() {
-            return;
-        }
         // SAFETY: the format names the one string that follows.
-        let status = unsafe {
+        self.pass_on(command, || unsafe {
             raw::RedisModule_Replicate.unwrap_unchecked()(
                 self.raw(),
                 command.as_ptr(),
                 c"s".as_ptr(),
                 name.raw(),
             )
-        };
-        self.replicated(command, status);
+        });
     }
 
     /// Replicates `command name number`, to replicas and the AOF.
     pub(crate) fn replicate_number(&self, command: &CStr, name: Text, number: u64) {
-        if self.is_for_nobody() {
-            return;
-        }
         let number = i64::try_from(number).unwrap_or(i64::MAX);
         // SAFETY: the format names the string and the number that follow.
-        let status = unsafe {
+        self.pass_on(command, || unsafe {
             raw::RedisModule_Replicate.unwrap_unchecked()(
                 self.raw(),
                 command.as_ptr(),
@@ -157,17 +150,13 @@ impl Context {
                 name.raw(),
                 number,
             )
-        };
-        self.replicated(command, status);
+        });
     }
 
     /// Replicates `command name field value`, to replicas and the AOF.
     pub(crate) fn replicate_pair(&self, command: &CStr, name: Text, pair: (Text, Text)) {
-        if self.is_for_nobody() {
-            return;
-        }
         // SAFETY: the format names the three strings that follow.
-        let status = unsafe {
+        self.pass_on(command, || unsafe {
             raw::RedisModule_Replicate.unwrap_unchecked()(
                 self.raw(),
                 command.as_ptr(),
@@ -176,8 +165,7 @@ impl Context {
                 pair.0.raw(),
                 pair.1.raw(),
             )
-        };
-        self.replicated(command, status);
+        });
     }
 
     /// Replicates `command name field value field value`.
@@ -188,11 +176,8 @@ impl Context {
         first: (Text, Text),
         second: (Text, Text),
     ) {
-        if self.is_for_nobody() {
-            return;
-        }
         // SAFETY: the format names the five strings that follow.
-        let status = unsafe {
+        self.pass_on(command, || unsafe {
             raw::RedisModule_Replicate.unwrap_unchecked()(
                 self.raw(),
                 command.as_ptr(),
@@ -203,18 +188,14 @@ impl Context {
                 second.0.raw(),
                 second.1.raw(),
             )
-        };
-        self.replicated(command, status);
+        });
     }
 
     /// Replicates `command name word word ...`, to replicas and the AOF.
     pub(crate) fn replicate_words(&self, command: &CStr, name: Text, words: &[Text]) {
-        if self.is_for_nobody() {
-            return;
-        }
         // SAFETY: the format names the string and the list that follow, and
         // `Text` has the layout of a pointer to a string.
-        let status = unsafe {
+        self.pass_on(command, || unsafe {
             raw::RedisModule_Replicate.unwrap_unchecked()(
                 self.raw(),
                 command.as_ptr(),
@@ -223,8 +204,7 @@ impl Context {
                 words.as_ptr(),
                 words.len(),
             )
-        };
-        self.replicated(command, status);
+        });
     }
 
     /// Replicates a published message to replicas, but not to the AOF.
@@ -233,7 +213,7 @@ impl Context {
             return;
         }
         // SAFETY: the format names the two strings that follow.
-        let status = unsafe {
+        self.pass_on(command, || unsafe {
             raw::RedisModule_Replicate.unwrap_unchecked()(
                 self.raw(),
                 command.as_ptr(),
@@ -241,15 +221,15 @@ impl Context {
                 channel.raw(),
                 message.raw(),
             )
-        };
-        self.replicated(command, status);
+        });
     }
 
-    /// The server refuses to replicate a command that it does not know. The
-    /// module is not loaded then, so this is a safeguard.
+    /// Passes a change on by `replicate`, if anybody needs it. The server refuses
+    /// a command that it does not know. The module is not loaded then, so the
+    /// warning is a safeguard.
     #[inline]
-    fn replicated(&self, command: &CStr, status: c_int) {
-        if status != raw::REDISMODULE_OK as c_int {
+    fn pass_on(&self, command: &CStr, replicate: impl FnOnce() -> c_int) {
+        if !self.is_for_nobody() && replicate() != raw::REDISMODULE_OK as c_int {
             self.warn_of_divergence(command);
         }
     }

@@ -92,7 +92,7 @@ pub(crate) fn subscribe(ctx: &Context) {
         // SAFETY: the callbacks live as long as the module.
         unsafe { raw::subscribe_to_server_event(ctx.raw(), event, callback) }
     });
-    if is_told == [raw::REDISMODULE_OK as c_int; 9] {
+    if is_told.iter().all(|it| *it == raw::REDISMODULE_OK as c_int) {
         ctx.may_find_audience();
     }
 }
