@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::graph::Verdict;
-use super::wait_for::{Search, Target};
+use super::wait_for::{self, Search, Target};
 use crate::table::QueueId;
 use crate::ticket::MultiId;
 use crate::watch::{Binding, Watch};
@@ -244,7 +244,7 @@ impl Locks {
         limits: &Limits,
         holders: &dyn Holders,
     ) -> Result<(), Refusal> {
-        if !limits.detects_deadlocks {
+        if !limits.detects_deadlocks || wait_for::nobody_waits(self, request, targets, holders) {
             return Ok(());
         }
         let search = || Search::new(self, holders, request.owner, request.options.mode, targets);

@@ -351,16 +351,18 @@ impl Locks {
         owner: &[u8],
     ) -> Step<()> {
         hold.end_of(owner);
-        let Some(id) = self.table.find(name) else {
-            return Step::without_effects(()).announcing(Announce::IfFreed);
-        };
-        if let Some(watch) = self.table.watch_of(id, owner) {
+        let queue = self.table.find(name);
+        if let Some(watch) = queue.and_then(|id| self.table.watch_of(id, owner)) {
             self.table.remove_watch(watch);
         }
-        let step = if self.table.drop_if_idle(id) {
-            Step::without_effects(())
-        } else {
+        let step = if queue.is_some_and(|id| !self.table.drop_if_idle(id)) {
             self.settle(now, name, hold)
+        } else {
+            if !hold.is_free() {
+                // The leases of all others may have ended.
+                self.view(now, name, hold, None);
+            }
+            Step::without_effects(())
         };
         step.announcing(Announce::IfFreed)
     }

@@ -16,7 +16,7 @@ use super::graph::{Graph, Verdict};
 use crate::table::QueueId;
 use crate::table::Table;
 use crate::ticket::Rank;
-use crate::{Hold, Locks, Mode, Name, Ticket, TicketId, Who};
+use crate::{Hold, Locks, Mode, Name, Request, Ticket, TicketId, Who};
 
 /// The number of steps between checks of the time limit. A step takes up to a
 /// microsecond.
@@ -105,6 +105,55 @@ struct OneWait {
     mode: Mode,
     rank: Rank,
     is_new: bool,
+}
+
+/// Whether neither the asker nor anybody for whom it would wait at its only target
+/// waits elsewhere, so that there is nothing to search. False if that is not known
+/// at once.
+pub(super) fn nobody_waits(
+    locks: &Locks,
+    request: &Request<'_>,
+    targets: &[Target<'_>],
+    holders: &dyn Holders,
+) -> bool {
+    let [
+        Target {
+            name,
+            hold,
+            queue,
+            place,
+        },
+    ] = *targets
+    else {
+        return false;
+    };
+    let table = &locks.table;
+    let is_linked = |queue| {
+        table
+            .linked_ahead(queue, rank(table, place))
+            .next()
+            .is_some()
+    };
+    let waits = |owner: &[u8]| table.waits_of(owner).next().is_some();
+    if !matches!(hold, Hold::Exclusive { .. })
+        || queue.is_some_and(is_linked)
+        || waits(request.owner)
+    {
+        return false;
+    }
+    let mut is_sure = true;
+    let mut visit = |owner: &[u8], permits: Option<u32>| {
+        is_sure &= permits.is_none() && *owner != *request.owner && !waits(owner);
+        ControlFlow::Break(())
+    };
+    match hold {
+        Hold::Exclusive {
+            who: Who::Waiter(owner),
+            ..
+        } => drop(visit(owner, None)),
+        _ => holders.visit(name, &mut visit),
+    }
+    is_sure
 }
 
 /// The search for a cycle that an asker would close.

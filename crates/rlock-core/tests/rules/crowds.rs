@@ -196,6 +196,27 @@ fn grant_of_several_keys_spends_as_much_of_a_turn_as_it_has_keys() {
     assert!(locks.turn_is_over());
 }
 
+/// The message about a free lock needs a free lock, with a watch or without.
+#[test]
+fn release_after_which_all_leases_have_ended_frees_the_lock() {
+    for watched in [false, true] {
+        let mut locks = Locks::default();
+        let mut hold = many_about_to_expire(&mut locks);
+        if watched {
+            let asked = Request {
+                session: Some(7),
+                channel: Some(CHANNEL),
+                ..shared("last", None)
+            };
+            acquire(&mut locks, at(500), &mut hold, &asked);
+        }
+        locks.begin_turn(PIECE);
+        let step = locks.release(at(1200), KEY, &mut hold, b"last", true, None);
+        assert_eq!((step.reply, hold.is_free()), (Some(0), true));
+        assert_eq!(locks.counters().lease_expirations, MANY as u64);
+    }
+}
+
 /// Locks with an endless number of holders, and a clock that is always past the
 /// end.
 #[derive(Default)]
