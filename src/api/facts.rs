@@ -83,6 +83,8 @@ impl Context {
     /// a version for which these are known to be enough, the module may look who
     /// needs the changes. On others it replicates always.
     pub(crate) fn may_find_audience(&self) {
+        // An earlier load of the module may have found nobody.
+        Self::assume_audience();
         IS_REPORTED.get().set(self.server_is_known());
     }
 
@@ -110,6 +112,17 @@ impl Context {
             (true, true) => Audience::Aof,
             (false, _) => Audience::Replicas,
         });
+    }
+
+    /// Prepares for many changes by one command. The first replica may wait for
+    /// its data since the last cron: each change would be counted by a copy of the
+    /// whole command.
+    pub(crate) fn expect_many_changes(&self) {
+        let has_backlog =
+            || Info::of(self, c"replication").number(c"repl_backlog_active") != Some(0);
+        if AUDIENCE.get().get() == Audience::Nobody && has_backlog() {
+            Self::assume_audience();
+        }
     }
 
     /// Whether nobody needs a change. It is counted then: the server saves its
