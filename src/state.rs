@@ -284,6 +284,17 @@ pub(crate) fn turn_ended() {
     }
 }
 
+/// Records that a grant has reached its blocked call, unless the state is in use.
+pub(crate) fn grant_arrived(handle: u64) -> bool {
+    let Ok(mut state) = STATE.get().try_borrow_mut() else {
+        return false;
+    };
+    if let Some(state) = state.as_mut() {
+        state.deliveries.grants.call_ended(handle, false);
+    }
+    true
+}
+
 /// Adds a note, which is handled at once if the state is free.
 pub(crate) fn add_note(ctx: &Context, note: Note) {
     notes::push(note);

@@ -3,10 +3,13 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
+    hash::BuildHasher,
     sync::Arc,
 };
 
+use foldhash::quality::RandomState;
 use rlock_core::{Fence, KeptPlace, Listener};
+use smallvec::SmallVec;
 
 /// A grant that may not have reached its owner.
 #[derive(Clone, Debug)]
@@ -42,7 +45,9 @@ impl Sent {
 #[derive(Debug, Default)]
 pub(crate) struct Grants {
     sent: BTreeMap<Sent, Grant>,
-    by_owner: BTreeSet<(Box<[u8]>, Sent)>,
+    /// By a hash of the owner.
+    by_owner: BTreeSet<(u64, Sent)>,
+    hasher: RandomState,
     messages: u64,
     undelivered: VecDeque<Grant>,
 }
@@ -77,7 +82,7 @@ impl Grants {
     /// The server has written the messages of the turn.
     pub(crate) fn turn_ended(&mut self) {
         for (sent, grant) in self.sent.split_off(&Sent::FIRST_BY_MESSAGE) {
-            self.by_owner.remove(&(grant.owner, sent));
+            self.by_owner.remove(&(self.hash(&grant.owner), sent));
         }
     }
 
@@ -87,12 +92,12 @@ impl Grants {
             it.db == db && *it.owner == *owner && it.keys.iter().any(|of| **of == *key)
         };
         if !self.sent.is_empty() {
-            let all = (owner.into(), Sent::FIRST)..=(owner.into(), Sent::LAST);
-            let sent = self.by_owner.range(all).map(|(_, sent)| *sent);
-            let sent: Vec<_> = sent
-                .filter(|it| self.sent.get(it).is_some_and(is_of))
-                .collect();
-            for sent in sent {
+            let hash = self.hash(owner);
+            let all = (hash, Sent::FIRST)..=(hash, Sent::LAST);
+            let is_sent = |it: &Sent| self.sent.get(it).is_some_and(is_of);
+            let found = self.by_owner.range(all).map(|(_, sent)| *sent);
+            let found: SmallVec<[_; 1]> = found.filter(is_sent).collect();
+            for sent in found {
                 self.remove(sent);
             }
         }
@@ -123,14 +128,18 @@ impl Grants {
             .is_some_and(|(sent, _)| *sent > Sent::FIRST_BY_MESSAGE)
     }
 
+    fn hash(&self, owner: &[u8]) -> u64 {
+        self.hasher.hash_one(owner)
+    }
+
     fn insert(&mut self, sent: Sent, grant: Grant) {
-        self.by_owner.insert((grant.owner.clone(), sent));
+        self.by_owner.insert((self.hash(&grant.owner), sent));
         self.sent.insert(sent, grant);
     }
 
     fn remove(&mut self, sent: Sent) -> Option<Grant> {
         let grant = self.sent.remove(&sent)?;
-        self.by_owner.remove(&(grant.owner.clone(), sent));
+        self.by_owner.remove(&(self.hash(&grant.owner), sent));
         Some(grant)
     }
 }

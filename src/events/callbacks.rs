@@ -221,7 +221,10 @@ pub(super) unsafe extern "C" fn on_free(ctx: *mut raw::RedisModuleCtx, data: *mu
         let outcome = unsafe { Box::from_raw(data.cast::<Outcome>()) };
         // SAFETY: the context belongs to this callback.
         let gone = unsafe { raw::blocked_client_disconnected(ctx.raw()) } != 0;
-        if let Outcome::Granted { handle, .. } = *outcome {
+        // Most calls get their grants, and nothing else changes with that.
+        if let Outcome::Granted { handle, .. } = *outcome
+            && (gone || !state::grant_arrived(handle))
+        {
             state::add_note(ctx, Note::GrantEnded { handle, gone });
         }
     });

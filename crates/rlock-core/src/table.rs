@@ -9,6 +9,7 @@
 //! in ordered sets instead of a heap: an entry is removed together with its
 //! cause, so the index has no stale entries.
 
+use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::BuildHasher;
@@ -37,6 +38,8 @@ pub(crate) struct Table {
     /// Queues by a hash of their names, which is smaller than the names.
     names: BTreeSet<(u64, QueueId)>,
     queues: BTreeMap<QueueId, Box<Queue>>,
+    /// The queue that was found last; it may be gone.
+    last_found: Cell<QueueId>,
     tickets: BTreeMap<TicketId, Box<Ticket>>,
     multis: BTreeMap<MultiId, Multi>,
     watches: BTreeMap<WatchId, Watch>,
@@ -81,13 +84,22 @@ impl Table {
         if self.queues.is_empty() {
             return None;
         }
+        // One operation asks for its lock several times.
+        let last = self.last_found.get();
+        if self.is_named(last, name) {
+            return Some(last);
+        }
         let hash = self.hasher.hash_one((name.db, name.key));
         let all = (hash, QueueId::MIN)..=(hash, QueueId::MAX);
         let mut found = self.names.range(all).map(|(_, id)| *id);
-        found.find(|id| {
-            let queue = self.queues.get(id);
-            queue.is_some_and(|it| it.db == name.db && *it.key == *name.key)
-        })
+        let found = found.find(|id| self.is_named(*id, name))?;
+        self.last_found.set(found);
+        Some(found)
+    }
+
+    fn is_named(&self, id: QueueId, name: Name<'_>) -> bool {
+        let queue = self.queues.get(&id);
+        queue.is_some_and(|it| it.db == name.db && *it.key == *name.key)
     }
 
     pub(crate) fn find_or_insert(&mut self, name: Name<'_>) -> QueueId {
@@ -99,6 +111,7 @@ impl Table {
         self.names.insert((hash, id));
         let queue = Queue::new(name.db, name.key.into());
         self.queues.insert(id, Box::new(queue));
+        self.last_found.set(id);
         id
     }
 

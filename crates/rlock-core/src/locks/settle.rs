@@ -25,25 +25,32 @@ impl Locks {
         self.table.find(name).is_some()
     }
 
-    /// Whether [`Locks::settle`] would change nothing: the lock has no waiters,
-    /// and no watch except its exclusive holder's.
+    /// Whether [`Locks::settle`] would change nothing, for the most frequent case:
+    /// an exclusive hold that was known at the last check, and no watch except the
+    /// holder's. Records the fence of the hold, as settling does.
     #[must_use]
-    pub fn is_settled(&self, now: Timestamp, name: Name<'_>, hold: &Hold) -> bool {
+    pub fn is_settled(&mut self, now: Timestamp, name: Name<'_>, hold: &Hold) -> bool {
         let Some(id) = self.table.find(name) else {
             return true;
         };
-        let Hold::Exclusive { holder, .. } = hold else {
+        let (Hold::Exclusive { holder, .. }, Some(queue)) = (hold, self.table.queue(id)) else {
             return false;
         };
+        if let Some(fence) = hold.floor() {
+            self.fences.record(now, name, fence);
+        }
         let end = holder.deadline;
-        let queue = self.table.queue(id);
-        !end.has_passed(now)
-            && queue.is_some_and(|it| it.is_quiet_until(end))
-            && self.table.search(id).is_none()
-            && self
-                .table
+        let is_watched = || {
+            self.table
                 .only_watch(id)
                 .is_some_and(|it| !it.is_over(hold))
+        };
+        !end.has_passed(now)
+            && queue.is_quiet_until(end)
+            && self.table.search(id).is_none()
+            && (queue.watches() == 0 || is_watched())
+            // Without a waiter, hand-offs in a row end.
+            && (queue.streak().is_new() || self.table.front(id).is_some())
     }
 
     /// Whether any lock has waiters or watches.

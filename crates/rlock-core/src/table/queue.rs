@@ -80,7 +80,7 @@ impl Streak {
         self.offered
     }
 
-    const fn is_new(&self) -> bool {
+    pub(crate) const fn is_new(&self) -> bool {
         self.hand_offs == 0 && !self.offered
     }
 
@@ -138,11 +138,14 @@ impl Queue {
         &self.streak
     }
 
-    /// Whether nobody waits, and the end of the hold's lease is all that is
-    /// expected: until this time.
+    /// The number of watches.
+    pub(crate) const fn watches(&self) -> u32 {
+        self.watches
+    }
+
+    /// Whether the end of the hold's lease is all that is expected: until this time.
     pub(crate) fn is_quiet_until(&self, lease_end: Timestamp) -> bool {
-        let is_quiet = self.len == 0 && !self.due && self.streak.is_new();
-        is_quiet && self.next_check() == Check::LeaseEnd(lease_end)
+        !self.due && !self.streak.is_offered() && self.next_check() == Check::LeaseEnd(lease_end)
     }
 
     /// Whether it is marked for settling.
