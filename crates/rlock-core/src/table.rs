@@ -384,6 +384,9 @@ impl Table {
 
     /// The place of an owner in a queue, kept or not.
     pub(crate) fn ticket_of(&self, id: QueueId, owner: &[u8]) -> Option<TicketId> {
+        if self.queues.get(&id)?.len == 0 {
+            return None;
+        }
         let entry = of_both(self.hash(owner), id);
         let all = (entry, TicketId::MIN)..=(entry, TicketId::MAX);
         let waits = self.by_owner.range(all.clone());
@@ -407,8 +410,7 @@ impl Table {
 
     /// The first waiting ticket of a queue.
     pub(crate) fn front(&self, id: QueueId) -> Option<TicketId> {
-        let first = self.waiting.range((id, Rank::MIN)..=(id, Rank::MAX)).next();
-        first.map(|(_, rank)| rank.id())
+        self.queues.get(&id)?.front
     }
 
     /// Any place of a queue, kept or not.
@@ -434,8 +436,8 @@ impl Table {
         let Some(queue) = self.tickets.get(&ticket).map(|it| it.queue) else {
             return false;
         };
-        let ahead = (queue, Rank::MIN)..(queue, self.rank(ticket));
-        self.waiting.range(ahead).next().is_some()
+        let front = self.front(queue);
+        front.is_some_and(|front| self.rank(front) < self.rank(ticket))
     }
 
     /// Puts a ticket last in its queue, or before all others.
@@ -577,6 +579,10 @@ impl Table {
             self.waiting.insert((queue, rank));
             self.by_owner.insert(entry);
             self.link(id);
+            let front = self.front(queue);
+            if front.is_none_or(|front| rank < self.rank(front)) {
+                self.set_front(queue, Some(id));
+            }
         }
         self.index(id);
     }
@@ -598,6 +604,17 @@ impl Table {
             self.unlink(id);
             self.waiting.remove(&(queue, rank));
             self.by_owner.remove(&entry);
+            if self.front(queue) == Some(id) {
+                let waiting = self.waiting.range((queue, Rank::MIN)..);
+                let next = waiting.take(1).find(|(of, _)| *of == queue);
+                self.set_front(queue, next.map(|(_, rank)| rank.id()));
+            }
+        }
+    }
+
+    fn set_front(&mut self, id: QueueId, front: Option<TicketId>) {
+        if let Some(queue) = self.queues.get_mut(&id) {
+            queue.front = front;
         }
     }
 

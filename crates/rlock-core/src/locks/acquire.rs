@@ -40,23 +40,24 @@ impl Locks {
     ) -> Result<Step<Admission>, Refusal> {
         self.counters.acquires += 1;
         self.view(now, name, hold, Some(request.owner));
-        let queue = self.table.find(name);
         let is_holder = hold.of_caller(request.owner).is_some();
         let upgrades = is_holder && is_upgrade(hold, request.options.mode);
         if is_holder && !upgrades {
             return self.enter_again(now, name, hold, request, limits);
         }
+        let queue = self.table.find(name);
+        let own = queue.and_then(|id| self.table.ticket_of(id, request.owner));
         let fits =
             self.is_granting(now, queue) && hold.admits(now, request.owner, request.options.mode);
-        if fits && (upgrades || self.is_next(queue, request)) {
-            return self.enter(now, name, hold, request, limits);
+        if fits && (upgrades || self.is_next(queue, own, request)) {
+            return self.enter(now, name, hold, request, own, limits);
         }
         if request.wait == Wait::No {
             self.counters.refusals += 1;
             return Ok(Step::without_effects(Admission::Busy));
         }
-        self.check_wait(now, queue, hold, request, limits)?;
-        self.check_deadlock(name, hold, request, limits, holders)?;
+        self.check_wait(now, own, hold, request, limits)?;
+        self.check_deadlock((name, queue, own), hold, request, limits, holders)?;
         Ok(Step::without_effects(Admission::MustWait))
     }
 
@@ -140,10 +141,9 @@ impl Locks {
         name: Name<'_>,
         hold: &mut Hold,
         request: &Request<'_>,
+        own: Option<TicketId>,
         limits: &Limits,
     ) -> Result<Step<Admission>, Refusal> {
-        let queue = self.table.find(name);
-        let own = queue.and_then(|id| self.table.ticket_of(id, request.owner));
         let own_ticket = own.and_then(|id| self.table.ticket(id));
         // A place of another kind continues beside the hold.
         let own_ticket = own_ticket.filter(|it| is_same(it, request));
@@ -214,9 +214,13 @@ impl Locks {
     /// Whether no waiting ticket comes before the request. An owner with a place
     /// asks from there; but a try does not use the place of a call that still
     /// waits, nor a place of another kind.
-    fn is_next(&self, queue: Option<QueueId>, request: &Request<'_>) -> bool {
+    fn is_next(
+        &self,
+        queue: Option<QueueId>,
+        own: Option<TicketId>,
+        request: &Request<'_>,
+    ) -> bool {
         let Some(queue) = queue else { return true };
-        let own = self.table.ticket_of(queue, request.owner);
         let own = own.and_then(|id| Some((id, self.table.ticket(id)?)));
         let is_try = request.wait == Wait::No;
         match own {
@@ -231,13 +235,12 @@ impl Locks {
     fn check_wait(
         &self,
         now: Timestamp,
-        queue: Option<QueueId>,
+        own: Option<TicketId>,
         hold: &Hold,
         request: &Request<'_>,
         limits: &Limits,
     ) -> Result<(), Refusal> {
-        let earlier = queue.and_then(|id| self.table.ticket_of(id, request.owner));
-        let earlier = earlier.and_then(|id| Some((id, self.table.ticket(id)?)));
+        let earlier = own.and_then(|id| Some((id, self.table.ticket(id)?)));
         let Some((id, earlier)) = earlier else {
             self.check_waiters(1, limits)?;
             self.check_shared(now, hold, request, limits)?;
@@ -257,14 +260,12 @@ impl Locks {
 
     fn check_deadlock(
         &mut self,
-        name: Name<'_>,
+        (name, queue, own): (Name<'_>, Option<QueueId>, Option<TicketId>),
         hold: &Hold,
         request: &Request<'_>,
         limits: &Limits,
         holders: &dyn Holders,
     ) -> Result<(), Refusal> {
-        let queue = self.table.find(name);
-        let own = queue.and_then(|id| self.table.ticket_of(id, request.owner));
         let upgrades = hold.of_caller(request.owner).is_some();
         if upgrades && let Some(other) = self.other_upgrade(queue, hold, request.owner) {
             self.counters.deadlocks += 1;

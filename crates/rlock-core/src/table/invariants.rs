@@ -57,6 +57,8 @@ impl Table {
             table.in_order(id).all(|(_, it)| !it.is_kept()),
             "a kept place is in the order of those who wait",
         )?;
+        let first = table.in_order(id).next().map(|(id, _)| id);
+        ensure(first == queue.front, "the front of a queue is wrong")?;
         let mut owners = BTreeSet::new();
         for ticket in table.places(id) {
             ensure(ticket.queue == id, "a ticket does not know its queue")?;

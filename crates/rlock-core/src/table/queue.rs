@@ -1,7 +1,7 @@
 //! The data of one lock beside its hold. Its waiters are in the orders of the
 //! table.
 
-use crate::{Name, Timestamp};
+use crate::{Name, TicketId, Timestamp};
 
 /// The number of a queue; one table never reuses it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -98,6 +98,8 @@ pub(crate) struct Queue {
     /// The number of places, including kept ones.
     pub(super) len: u32,
     pub(super) watches: u32,
+    /// The first waiting ticket.
+    pub(super) front: Option<TicketId>,
     check_at: Timestamp,
     check_kind: CheckKind,
     pub(super) streak: Streak,
@@ -111,6 +113,7 @@ impl Queue {
             key,
             len: 0,
             watches: 0,
+            front: None,
             check_at: Timestamp::NEVER,
             check_kind: CheckKind::Never,
             streak: Streak {
