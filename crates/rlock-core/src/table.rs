@@ -14,7 +14,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::BuildHasher;
 use std::num::NonZeroU64;
-use std::ops::Bound;
+use std::ops::{Bound, RangeInclusive};
 use std::sync::Arc;
 
 use foldhash::quality::RandomState;
@@ -53,8 +53,8 @@ pub(crate) struct Table {
     by_owner: BTreeSet<(u64, TicketId)>,
     /// Kept places by owner and queue.
     kept_by_owner: BTreeSet<(u64, TicketId)>,
-    /// Waiting tickets, queue by queue, in order.
-    waiting: BTreeSet<(QueueId, Rank)>,
+    /// Waiting tickets behind the front of their queue, queue by queue, in order.
+    behind: BTreeSet<(QueueId, Rank)>,
     /// Kept places, queue by queue, in order.
     kept: BTreeSet<(QueueId, Rank)>,
     /// Waiting tickets whose owners wait elsewhere too.
@@ -415,20 +415,23 @@ impl Table {
 
     /// Any place of a queue, kept or not.
     pub(crate) fn first_place(&self, id: QueueId) -> Option<TicketId> {
-        let all = (id, Rank::MIN)..=(id, Rank::MAX);
-        let mut places = self.waiting.range(all.clone()).chain(self.kept.range(all));
-        places.next().map(|(_, rank)| rank.id())
+        self.front(id).or_else(|| {
+            let mut kept = self.kept.range(all_of(id));
+            Some(kept.next()?.1.id())
+        })
     }
 
     /// Any place of a queue with a number up to `last`, kept or not.
     pub(crate) fn first_place_until(&self, id: QueueId, last: NonZeroU64) -> Option<TicketId> {
-        let all = (id, Rank::MIN)..=(id, Rank::MAX);
         // Only an upgrade comes before older tickets, and a queue has at most
         // one.
-        let waiting = self.waiting.range(all.clone()).take(2);
-        let mut places = waiting.chain(self.kept.range(all).take(1));
-        let found = places.find(|(_, rank)| rank.id().number() <= last);
-        found.map(|(_, rank)| rank.id())
+        let behind = self.behind.range(all_of(id)).take(1);
+        let others = behind.chain(self.kept.range(all_of(id)).take(1));
+        let places = self
+            .front(id)
+            .into_iter()
+            .chain(others.map(|(_, rank)| rank.id()));
+        places.into_iter().find(|place| place.number() <= last)
     }
 
     /// Whether a ticket waits before this place.
@@ -546,21 +549,24 @@ impl Table {
 
     /// The waiting tickets of a queue, in order.
     pub(crate) fn in_order(&self, id: QueueId) -> impl Iterator<Item = (TicketId, &Ticket)> {
-        let waiting = self.waiting.range((id, Rank::MIN)..=(id, Rank::MAX));
-        waiting.filter_map(|(_, rank)| Some((rank.id(), &**self.tickets.get(&rank.id())?)))
+        let ticket = |id: TicketId| Some((id, &**self.tickets.get(&id)?));
+        let behind = self.behind.range(all_of(id)).map(|(_, rank)| rank.id());
+        self.front(id).into_iter().chain(behind).filter_map(ticket)
     }
 
     /// All places of a queue in order, including kept ones.
     pub(crate) fn places(&self, id: QueueId) -> impl Iterator<Item = &Ticket> {
-        let all = (id, Rank::MIN)..=(id, Rank::MAX);
-        let mut waiting = self.waiting.range(all.clone()).peekable();
-        let mut kept = self.kept.range(all).peekable();
+        let front = self.front(id).map(|front| self.rank(front));
+        let rank = |(_, rank): &(QueueId, Rank)| *rank;
+        let behind = self.behind.range(all_of(id)).map(rank);
+        let mut waiting = front.into_iter().chain(behind).peekable();
+        let mut kept = self.kept.range(all_of(id)).map(rank).peekable();
         let ranks = std::iter::from_fn(move || match (waiting.peek(), kept.peek()) {
             (Some(one), Some(other)) if one > other => kept.next(),
             (None, _) => kept.next(),
             _ => waiting.next(),
         });
-        ranks.filter_map(|(_, rank)| self.tickets.get(&rank.id()).map(|it| &**it))
+        ranks.filter_map(|rank| self.tickets.get(&rank.id()).map(|it| &**it))
     }
 
     /// Adds a ticket to the orders and indices that depend on its state.
@@ -576,12 +582,14 @@ impl Table {
             self.kept.insert((queue, rank));
             self.kept_by_owner.insert(entry);
         } else {
-            self.waiting.insert((queue, rank));
             self.by_owner.insert(entry);
             self.link(id);
-            let front = self.front(queue);
-            if front.is_none_or(|front| rank < self.rank(front)) {
-                self.set_front(queue, Some(id));
+            match self.front(queue).map(|front| self.rank(front)) {
+                Some(front) if front < rank => drop(self.behind.insert((queue, rank))),
+                front => {
+                    self.behind.extend(front.map(|front| (queue, front)));
+                    self.set_front(queue, Some(id));
+                }
             }
         }
         self.index(id);
@@ -602,12 +610,15 @@ impl Table {
             self.kept_by_owner.remove(&entry);
         } else {
             self.unlink(id);
-            self.waiting.remove(&(queue, rank));
             self.by_owner.remove(&entry);
             if self.front(queue) == Some(id) {
-                let waiting = self.waiting.range((queue, Rank::MIN)..);
-                let next = waiting.take(1).find(|(of, _)| *of == queue);
+                let next = self.behind.range(all_of(queue)).next().copied();
+                if let Some(next) = next {
+                    self.behind.remove(&next);
+                }
                 self.set_front(queue, next.map(|(_, rank)| rank.id()));
+            } else {
+                self.behind.remove(&(queue, rank));
             }
         }
     }
@@ -858,6 +869,11 @@ impl Deadlines {
 /// tickets themselves distinguish equal keys.
 const fn of_both(owner: u64, queue: QueueId) -> u64 {
     (owner & !QUEUE_HALF) | (queue.0 & QUEUE_HALF)
+}
+
+/// All entries of a queue in an order.
+const fn all_of(id: QueueId) -> RangeInclusive<(QueueId, Rank)> {
+    (id, Rank::MIN)..=(id, Rank::MAX)
 }
 
 fn link(id: TicketId, ticket: &Ticket) -> (QueueId, Rank) {

@@ -18,8 +18,12 @@ impl Table {
             contended += usize::from(queue.len > 0);
         }
         ensure(tickets == table.tickets.len(), "a ticket is in no queue")?;
-        let ordered = table.waiting.len() + table.kept.len();
-        ensure(tickets == ordered, "an order has a stale entry")?;
+        let fronts = table.queues.values().filter(|it| it.front.is_some());
+        let waiting = fronts.count() + table.behind.len();
+        ensure(
+            tickets == waiting + table.kept.len(),
+            "an order has a stale entry",
+        )?;
         let of_users = table.tickets.values().filter(|it| it.user.is_some());
         ensure(
             of_users.count() as u64 == table.places_by_user.values().sum::<u64>(),
@@ -30,8 +34,7 @@ impl Table {
             "the number of contended locks is wrong",
         )?;
         ensure(
-            table.by_owner.len() == table.waiting.len()
-                && table.kept_by_owner.len() == table.kept.len(),
+            table.by_owner.len() == waiting && table.kept_by_owner.len() == table.kept.len(),
             "the index of owners is wrong",
         )?;
         self.check_links()?;
@@ -57,8 +60,8 @@ impl Table {
             table.in_order(id).all(|(_, it)| !it.is_kept()),
             "a kept place is in the order of those who wait",
         )?;
-        let first = table.in_order(id).next().map(|(id, _)| id);
-        ensure(first == queue.front, "the front of a queue is wrong")?;
+        let ranks: Vec<_> = table.in_order(id).map(|(id, _)| table.rank(id)).collect();
+        ensure(ranks.is_sorted(), "a queue is not in order")?;
         let mut owners = BTreeSet::new();
         for ticket in table.places(id) {
             ensure(ticket.queue == id, "a ticket does not know its queue")?;
