@@ -11,12 +11,14 @@ use foldhash::quality::RandomState;
 use rlock_core::{Fence, KeptPlace, Listener};
 use smallvec::SmallVec;
 
+/// The keys of a request; a request for one lock has one.
+pub(crate) type Keys = SmallVec<[Box<[u8]>; 1]>;
+
 /// A grant that may not have reached its owner.
 #[derive(Clone, Debug)]
 pub(crate) struct Grant {
     pub(crate) db: u32,
-    /// The keys of the request; a request for one lock has one.
-    pub(crate) keys: Box<[Box<[u8]>]>,
+    pub(crate) keys: Keys,
     pub(crate) owner: Box<[u8]>,
     pub(crate) fence: Fence,
     /// The connection that got the message, if there was one.
@@ -81,8 +83,10 @@ impl Grants {
 
     /// The server has written the messages of the turn.
     pub(crate) fn turn_ended(&mut self) {
-        for (sent, grant) in self.sent.split_off(&Sent::FIRST_BY_MESSAGE) {
-            self.by_owner.remove(&(self.hash(&grant.owner), sent));
+        while self.has_published() {
+            if let Some((sent, grant)) = self.sent.pop_last() {
+                self.by_owner.remove(&(self.hash(&grant.owner), sent));
+            }
         }
     }
 

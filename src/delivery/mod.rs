@@ -6,7 +6,7 @@ mod grants;
 mod published;
 
 pub(crate) use blocked::{Callbacks, Outcome, of, start};
-pub(crate) use grants::{Grant, Grants};
+pub(crate) use grants::{Grant, Grants, Keys};
 pub(crate) use published::{ZERO, announce, publish_value};
 
 use std::{collections::BTreeMap, time::Duration};
@@ -67,7 +67,7 @@ impl Deliveries {
         &mut self,
         ctx: &Context,
         db: u32,
-        keys: Box<[Box<[u8]>]>,
+        keys: Keys,
         granted: &Granted,
     ) -> Published {
         let (ticket, fence) = (&granted.ticket, granted.fence);
@@ -109,7 +109,7 @@ impl Deliveries {
         match delivery {
             Delivery::Blocked(call) => self.answer(call.handle, Outcome::Nil),
             Delivery::Notify(listener) => {
-                published::publish(ctx, listener.channel(), "timeout 0", owner, key);
+                published::publish(ctx, listener.channel(), "timeout", None, owner, key);
             }
             Delivery::Kept => {}
         }
@@ -184,19 +184,13 @@ pub(crate) fn publish_lost(
     owner: &[u8],
     key: &[u8],
 ) {
-    published::publish(
-        ctx,
-        listener.channel(),
-        &format!("lost {fence}"),
-        owner,
-        key,
-    );
+    published::publish(ctx, listener.channel(), "lost", Some(fence), owner, key);
 }
 
 /// Notifies a waiter that its request is withdrawn, if it gets messages.
 fn publish_withdrawn(ctx: &Context, ended: &Ended) {
     if let Delivery::Notify(listener) = &ended.delivery {
         let channel = listener.channel();
-        published::publish(ctx, channel, "withdrawn 0", &ended.owner, &ended.key);
+        published::publish(ctx, channel, "withdrawn", None, &ended.owner, &ended.key);
     }
 }

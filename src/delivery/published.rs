@@ -1,23 +1,32 @@
 //! Published messages: outcomes for `NOTIFY`, the unlock message, and values.
 
-use std::cell::OnceCell;
+use std::{cell::OnceCell, io::Write};
 
 use rlock_core::{Channel, ChannelKind, Fence, ValueMessage};
+use smallvec::SmallVec;
 
 use crate::{
     api::{Context, MainThread, OwnedText, Published, Text},
     settings::{self, UnlockMessage},
 };
 
-/// Publishes `<what> <owner> <key>` to the subscribers on this server.
+/// Publishes `<what> <fence> <owner> <key>` to the subscribers on this server.
 pub(super) fn publish(
     ctx: &Context,
     channel: Channel<'_>,
     what: &str,
+    fence: Option<Fence>,
     owner: &[u8],
     key: &[u8],
 ) -> Published {
-    let message = [what.as_bytes(), owner, key].join(&b' ');
+    let mut message = Message::new();
+    // A message without a hold has the fence 0.
+    let fence = fence.map_or(0, Fence::get);
+    // Memory cannot be refused a write.
+    let _ = write!(message, "{what} {fence} ");
+    message.extend_from_slice(owner);
+    message.push(b' ');
+    message.extend_from_slice(key);
     let (name, message) = (OwnedText::new(channel.name), OwnedText::new(&message));
     match channel.kind {
         ChannelKind::Plain => ctx.publish(name.text(), message.text()),
@@ -38,15 +47,19 @@ pub(super) fn publish_grant(
     if is_in_cluster(ctx) && !ctx.may_have_subscribers(channel) {
         return Published::ToNobody;
     }
-    publish(ctx, channel, &format!("grant {fence}"), owner, key)
+    publish(ctx, channel, "grant", Some(fence), owner, key)
 }
 
 fn is_in_cluster(ctx: &Context) -> bool {
     *IN_CLUSTER.get().get_or_init(|| ctx.flags().is_cluster())
 }
 
-/// The longest channel name in bytes that is built without an allocation.
-const CHANNEL_SHORT: usize = 256;
+/// The longest message and the longest name of a channel, in bytes, that are built
+/// without an allocation.
+const SHORT: usize = 256;
+
+/// A text that is being built.
+type Message = SmallVec<[u8; SHORT]>;
 
 /// The text of the unlock message, made once.
 pub(crate) static ZERO: MainThread<OnceCell<OwnedText>> = MainThread::new(OnceCell::new());
@@ -115,23 +128,9 @@ fn channel_of(prefix: &[u8], key: &[u8]) -> OwnedText {
     } else {
         [b":{", key, b"}"]
     };
-    let len = prefix.len() + tag.iter().map(|part| part.len()).sum::<usize>();
-    let mut short = [0; CHANNEL_SHORT];
-    match short.get_mut(..len) {
-        Some(channel) => OwnedText::new(join(channel, prefix, tag)),
-        None => OwnedText::new(join(&mut vec![0; len], prefix, tag)),
-    }
-}
-
-/// Fills `channel`, which has exactly the needed length, with the parts.
-fn join<'a>(channel: &'a mut [u8], prefix: &[u8], tag: [&[u8]; 3]) -> &'a [u8] {
-    let mut rest = &mut *channel;
+    let mut channel = Message::new();
     for part in std::iter::once(prefix).chain(tag) {
-        let Some((room, after)) = rest.split_at_mut_checked(part.len()) else {
-            break;
-        };
-        room.copy_from_slice(part);
-        rest = after;
+        channel.extend_from_slice(part);
     }
-    channel
+    OwnedText::new(&channel)
 }

@@ -9,6 +9,9 @@ use rlock_core::{
 
 use crate::api::{Key, MainThread, OwnedText};
 
+/// The number of fields of an exclusive lock without a value: its holder and its
+/// fence.
+pub(crate) const FIELDS_OF_PLAIN: usize = 2;
 /// The largest number of fields of an exclusive lock.
 pub(crate) const FIELDS_OF_EXCLUSIVE: usize = 3;
 /// The number of fields of a lock that one owner holds in shared mode.

@@ -1,9 +1,9 @@
 //! Reads the hold of a key.
 
-use std::ops::ControlFlow;
+use std::{ops::ControlFlow, sync::Arc};
 
 use rlock_core::{
-    Fence, Hold, Holder, Holding, Name, Shared, Timestamp, Who,
+    Fence, Hold, Holder, Holding, Locks, Name, Shared, Timestamp, Who,
     codec::{self, Field, Orphan},
     syntax::OWNER_LEN_MAX,
 };
@@ -11,8 +11,8 @@ use rlock_core::{
 use super::{
     before::{Before, One, Owner},
     fields::{
-        FIELDS_OF_EXCLUSIVE, FIELDS_OF_ONE, constants, count_holders, holder_field, scan,
-        sole_owner,
+        FIELDS_OF_EXCLUSIVE, FIELDS_OF_ONE, FIELDS_OF_PLAIN, constants, count_holders,
+        holder_field, scan, sole_owner,
     },
     shared_cache::{SharedCache, Stamp},
 };
@@ -20,16 +20,18 @@ use crate::api::{Key, KeyKind, OwnedText, Text};
 
 /// Reads the hold of a key as `owner` sees it.
 ///
-/// Costs one look-up of two fields if the key is free or only `owner` holds it,
-/// and three if it is shared and its holders are known.
+/// Costs one look-up of two fields if the key is free or only `owner` holds it, or
+/// if another holds it for whom several wait; and three if it is shared and its
+/// holders are known.
 pub(crate) fn load<'a>(
     key: &Key<'_>,
     name: Name<'_>,
     owner: Option<Text<'a>>,
-    known: &mut SharedCache,
+    known: (&Locks, &mut SharedCache),
     now: Timestamp,
 ) -> (Hold, Before<'a>) {
-    match read(key, owner) {
+    let (locks, known) = known;
+    match read(key, owner, |fence| locks.known_holder(name, fence)) {
         Stored::Free => (Hold::Free, Before::Free),
         Stored::NoLock => (Hold::NoLock, Before::NoLock),
         Stored::Exclusive(one) => {
@@ -87,7 +89,7 @@ pub(crate) fn holders(
     now: Timestamp,
     is_over: &dyn Fn() -> bool,
 ) -> Option<Holding> {
-    let mut holding = match read(key, None) {
+    let mut holding = match read(key, None, |_| None) {
         Stored::Free => Holding::default(),
         Stored::Exclusive(one) => Holding {
             is_shared: false,
@@ -121,7 +123,7 @@ pub(crate) fn is_lock(
     known: &SharedCache,
     now: Timestamp,
 ) -> bool {
-    match read(key, owner) {
+    match read(key, owner, |_| None) {
         Stored::NoLock => false,
         Stored::Free | Stored::Exclusive(_) | Stored::Sole { .. } => true,
         Stored::Shared(stored) => {
@@ -159,7 +161,7 @@ pub(crate) fn known_holders<'a>(
     name: Name<'_>,
     known: &'a SharedCache,
 ) -> Option<&'a Shared> {
-    match read(key, None) {
+    match read(key, None, |_| None) {
         Stored::Shared(StoredShared { fence, .. }) => known.peek(name, stamp(key, fence)),
         Stored::Free | Stored::NoLock | Stored::Exclusive(_) | Stored::Sole { .. } => None,
     }
@@ -196,7 +198,13 @@ struct StoredShared {
 /// looked up: its count and the fence come first.
 const SEEN_OF_ONE: usize = 2;
 
-fn read<'a>(key: &Key<'_>, caller: Option<Text<'a>>) -> Stored<'a> {
+/// The content of a key. `known` has the owner and the count of the exclusive
+/// holder with a fence, so that its field need not be searched.
+fn read<'a, 'k>(
+    key: &Key<'_>,
+    caller: Option<Text<'a>>,
+    known: impl FnOnce(Fence) -> Option<(&'k Arc<[u8]>, u32)>,
+) -> Stored<'a> {
     let deadline = match key.kind() {
         KeyKind::Empty => return Stored::Free,
         KeyKind::Other => return Stored::NoLock,
@@ -252,6 +260,12 @@ fn read<'a>(key: &Key<'_>, caller: Option<Text<'a>>) -> Stored<'a> {
             };
             return Stored::Sole { one, holder };
         }
+    }
+    if count.is_none()
+        && key.len() == FIELDS_OF_PLAIN
+        && let Some((owner, count)) = fence.and_then(known)
+    {
+        return exclusive(Owner::new(Arc::clone(owner), caller), count, None);
     }
     // A shared lock has its mode and a holder's count besides the fence.
     let mode = (key.len() >= 2 + has_fence).then(|| key.field(constants().mode.text()));

@@ -58,8 +58,7 @@ impl<'a> LoadedAll<'a> {
     /// Opens all keys as they are.
     fn as_they_are(state: &mut State, op: &Operation<'a>, keys: &'a [Text<'a>]) -> Self {
         let changing = Changing::new(keys);
-        let load =
-            |key: &Text<'a>| Loaded::new(&mut state.shared_cache, &Operation { key: *key, ..*op });
+        let load = |key: &Text<'a>| Loaded::new(state, &Operation { key: *key, ..*op });
         let mut loaded: Vec<_> = keys.iter().map(load).collect();
         let holds: Vec<_> = loaded.iter_mut().map(|it| it.hold.take()).collect();
         let names = keys.iter().map(|key| Name {

@@ -1,6 +1,6 @@
 //! A lock during a change: its key is open, and its hold is in memory.
 
-use rlock_core::{Announce, Hold, ValueMessage};
+use rlock_core::{Announce, Hold, ValueMessage, Who};
 use smallvec::SmallVec;
 
 use crate::{
@@ -9,7 +9,7 @@ use crate::{
     operation::Operation,
     settings,
     state::State,
-    store::{self, Before, Diff, Events, SharedCache},
+    store::{self, Before, Diff, Events},
 };
 
 /// Whether an unlock message is due.
@@ -52,8 +52,9 @@ pub(crate) struct Loaded<'a> {
 
 impl<'a> Loaded<'a> {
     /// Opens a key and reads its hold.
-    pub(crate) fn new(known: &mut SharedCache, op: &Operation<'a>) -> Self {
+    pub(crate) fn new(state: &mut State, op: &Operation<'a>) -> Self {
         let key = Key::open(op.ctx, op.key);
+        let known = (&state.locks, &mut state.shared_cache);
         let (hold, before) = store::load(&key, op.name(), op.caller, known, op.now);
         Self {
             op: *op,
@@ -78,6 +79,18 @@ impl<'a> Loaded<'a> {
         let value = locks
             .value_message(now, self.op.name(), &self.hold)
             .map(Box::new);
+        if let Hold::Exclusive {
+            who,
+            holder,
+            value: None,
+        } = &self.hold
+        {
+            locks.know_holder(self.op.name(), holder, || match who {
+                Who::Caller => caller.map_or([].into(), |it| it.bytes().into()),
+                Who::Waiter(owner) => (&**owner).into(),
+                Who::Other => self.before.exclusive_owner().unwrap_or_default().into(),
+            });
+        }
         let free = self.hold.is_free();
         if let Hold::Shared(shared) = self.hold {
             let stamp = store::stamp(&self.key, shared.fence());

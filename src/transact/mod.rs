@@ -13,6 +13,8 @@ use std::collections::VecDeque;
 
 use rlock_core::{Announce, Effect, Hold, Locks, Name, Step, Who};
 
+use smallvec::smallvec;
+
 use crate::{
     api::{Key, OwnedText, Published},
     delivery,
@@ -164,7 +166,7 @@ struct Settled<'a> {
 impl<'a> Settled<'a> {
     fn open(state: &mut State, op: &Operation<'a>) -> Self {
         let changing = Changing::new(&[op.key]);
-        let loaded = Loaded::new(&mut state.shared_cache, op);
+        let loaded = Loaded::new(state, op);
         let mut settled = Self {
             loaded,
             announce: Announce::No,
@@ -219,7 +221,7 @@ fn perform(
     while let Some(effect) = effects.pop_front() {
         match effect {
             Effect::HandOff(granted) => {
-                let keys = [op.key.bytes().into()].into();
+                let keys = smallvec![op.key.bytes().into()];
                 let delivered = state.deliveries.grant(op.ctx, op.db, keys, &granted);
                 if delivered == Published::ToSomebody {
                     continue;

@@ -26,7 +26,7 @@ use crate::{Channel, Delivery, Fence, Gauges, Listener, Mode, Name, Ticket, Tick
 mod invariants;
 mod queue;
 
-pub(crate) use queue::{Check, Queue, QueueId, Streak};
+pub(crate) use queue::{Check, KnownHolder, Queue, QueueId, Streak};
 
 /// The half of an entry that comes from the queue.
 const QUEUE_HALF: u64 = u32::MAX as u64;
@@ -77,6 +77,8 @@ pub(crate) struct Table {
     bound: u64,
     hasher: RandomState,
     last_id: Option<NonZeroU64>,
+    /// How often all keys may have changed. Holders known before are not believed.
+    changes_of_all: u64,
 }
 
 impl Table {
@@ -432,6 +434,45 @@ impl Table {
             .into_iter()
             .chain(others.map(|(_, rank)| rank.id()));
         places.into_iter().find(|place| place.number() <= last)
+    }
+
+    /// The exclusive holder of a lock, if it is known.
+    pub(crate) fn holder(&self, id: QueueId) -> Option<&KnownHolder> {
+        let known = self.queues.get(&id)?.holder.as_deref();
+        known.filter(|it| it.believed == self.changes_of_all)
+    }
+
+    /// Remembers the exclusive holder of a lock for which several wait: a lock with
+    /// one waiter is not worth the memory.
+    pub(crate) fn know_holder(
+        &mut self,
+        id: QueueId,
+        (fence, count): (Fence, u32),
+        owner: impl FnOnce() -> Arc<[u8]>,
+    ) {
+        let known = self.holder(id);
+        let is_same = known.is_some_and(|it| (it.fence, it.count) == (fence, count));
+        let believed = self.changes_of_all;
+        if let Some(queue) = self.queues.get_mut(&id).filter(|it| it.len > 1 && !is_same) {
+            let owner = owner();
+            queue.holder = Some(Box::new(KnownHolder {
+                owner,
+                count,
+                fence,
+                believed,
+            }));
+        }
+    }
+
+    pub(crate) fn forget_holder(&mut self, id: QueueId) {
+        if let Some(queue) = self.queues.get_mut(&id) {
+            queue.holder = None;
+        }
+    }
+
+    /// Believes no known holder any more.
+    pub(crate) fn forget_holders(&mut self) {
+        self.changes_of_all += 1;
     }
 
     /// Whether a ticket waits before this place.

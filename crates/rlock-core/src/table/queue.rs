@@ -1,7 +1,9 @@
 //! The data of one lock beside its hold. Its waiters are in the orders of the
 //! table.
 
-use crate::{Name, TicketId, Timestamp};
+use std::sync::Arc;
+
+use crate::{Fence, Name, TicketId, Timestamp};
 
 /// The number of a queue; one table never reuses it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -89,6 +91,16 @@ impl Streak {
     }
 }
 
+/// The exclusive holder of a lock, as its key was last read or written.
+#[derive(Debug)]
+pub(crate) struct KnownHolder {
+    pub(crate) owner: Arc<[u8]>,
+    pub(crate) count: u32,
+    pub(crate) fence: Fence,
+    /// It is believed as long as this is the number of the table.
+    pub(super) believed: u64,
+}
+
 /// First come, first served. Exists only while it has tickets or watches. Only
 /// the table changes it.
 #[derive(Debug)]
@@ -100,6 +112,8 @@ pub(crate) struct Queue {
     pub(super) watches: u32,
     /// The first waiting ticket.
     pub(super) front: Option<TicketId>,
+    /// Boxed, because most queues have none.
+    pub(super) holder: Option<Box<KnownHolder>>,
     check_at: Timestamp,
     check_kind: CheckKind,
     pub(super) streak: Streak,
@@ -114,6 +128,7 @@ impl Queue {
             len: 0,
             watches: 0,
             front: None,
+            holder: None,
             check_at: Timestamp::NEVER,
             check_kind: CheckKind::Never,
             streak: Streak {
