@@ -4,27 +4,27 @@
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     hash::BuildHasher,
-    sync::Arc,
 };
 
 use foldhash::quality::RandomState;
-use rlock_core::{Fence, KeptPlace, Listener};
+use rlock_core::Granted;
 use smallvec::SmallVec;
 
 /// The keys of a request; a request for one lock has one.
 pub(crate) type Keys = SmallVec<[Box<[u8]>; 1]>;
 
 /// A grant that may not have reached its owner.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Grant {
     pub(crate) db: u32,
     pub(crate) keys: Keys,
-    pub(crate) owner: Box<[u8]>,
-    pub(crate) fence: Fence,
-    /// The connection that got the message, if there was one.
-    pub(crate) listener: Option<Arc<Listener>>,
-    /// The place that the owner gets back if the grant does not reach it.
-    pub(crate) place: Option<Box<KeptPlace>>,
+    pub(crate) granted: Granted,
+}
+
+impl Grant {
+    pub(crate) fn owner(&self) -> &[u8] {
+        &self.granted.ticket.owner
+    }
 }
 
 /// How a grant was sent.
@@ -85,7 +85,7 @@ impl Grants {
     pub(crate) fn turn_ended(&mut self) {
         while self.has_published() {
             if let Some((sent, grant)) = self.sent.pop_last() {
-                self.by_owner.remove(&(self.hash(&grant.owner), sent));
+                self.by_owner.remove(&(self.hash(grant.owner()), sent));
             }
         }
     }
@@ -93,7 +93,7 @@ impl Grants {
     /// An owner knows that it holds a lock, because it has used the hold.
     pub(crate) fn confirm(&mut self, db: u32, key: &[u8], owner: &[u8]) {
         let is_of = |it: &Grant| {
-            it.db == db && *it.owner == *owner && it.keys.iter().any(|of| **of == *key)
+            it.db == db && *it.owner() == *owner && it.keys.iter().any(|of| **of == *key)
         };
         if !self.sent.is_empty() {
             let hash = self.hash(owner);
@@ -137,13 +137,13 @@ impl Grants {
     }
 
     fn insert(&mut self, sent: Sent, grant: Grant) {
-        self.by_owner.insert((self.hash(&grant.owner), sent));
+        self.by_owner.insert((self.hash(grant.owner()), sent));
         self.sent.insert(sent, grant);
     }
 
     fn remove(&mut self, sent: Sent) -> Option<Grant> {
         let grant = self.sent.remove(&sent)?;
-        self.by_owner.remove(&(self.hash(&grant.owner), sent));
+        self.by_owner.remove(&(self.hash(grant.owner()), sent));
         Some(grant)
     }
 }

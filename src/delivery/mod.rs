@@ -63,39 +63,39 @@ impl Deliveries {
 
     /// Notifies a waiter that it holds its locks now. Whether the notification
     /// arrived becomes known only later, see [`Grant`].
+    ///
+    /// # Errors
+    ///
+    /// The grant, which must be passed on: nobody would get the notification.
     pub(crate) fn grant(
         &mut self,
         ctx: &Context,
         db: u32,
         keys: Keys,
-        granted: &Granted,
-    ) -> Published {
-        let (ticket, fence) = (&granted.ticket, granted.fence);
-        let grant = Grant {
-            db,
-            keys,
-            owner: ticket.owner.clone(),
-            fence,
-            listener: ticket.delivery.listener().cloned(),
-            place: granted.kept_place(),
-        };
-        let delivered = match &ticket.delivery {
-            Delivery::Blocked(call) => self.answer_granted(call.handle, grant),
+        granted: Granted,
+    ) -> Result<(), Granted> {
+        let (ticket, fence, waited) = (&granted.ticket, granted.fence, granted.waited);
+        match &ticket.delivery {
+            // A call that has already ended must not get it.
+            Delivery::Blocked(call) if self.callers.remove(&call.handle).is_some() => {
+                let handle = call.handle;
+                self.grants.answered(handle, Grant { db, keys, granted });
+                blocked::unblock(handle, Outcome::Granted { fence, handle });
+            }
             Delivery::Notify(listener) => {
-                let key = grant.keys.first().map_or(&[][..], |key| key);
+                let key = keys.first().map_or(&[][..], |key| key);
                 let channel = listener.channel();
                 let delivered = published::publish_grant(ctx, channel, fence, &ticket.owner, key);
-                if delivered == Published::ToSomebody {
-                    self.grants.published(listener.session, grant);
+                if delivered == Published::ToNobody {
+                    return Err(granted);
                 }
-                delivered
+                let session = listener.session;
+                self.grants.published(session, Grant { db, keys, granted });
             }
-            Delivery::Kept => Published::ToNobody,
-        };
-        if delivered == Published::ToSomebody {
-            self.record_wait(granted.waited);
+            Delivery::Blocked(_) | Delivery::Kept => return Err(granted),
         }
-        delivered
+        self.record_wait(waited);
+        Ok(())
     }
 
     /// Notifies a waiter that its wait is over.
@@ -143,18 +143,6 @@ impl Deliveries {
         if self.callers.remove(&handle).is_some() {
             blocked::unblock(handle, outcome);
         }
-    }
-
-    /// Ends a blocked call by a grant. If the call has already ended, the grant
-    /// must be passed on.
-    fn answer_granted(&mut self, handle: u64, grant: Grant) -> Published {
-        if self.callers.remove(&handle).is_none() {
-            return Published::ToNobody;
-        }
-        let fence = grant.fence;
-        self.grants.answered(handle, grant);
-        blocked::unblock(handle, Outcome::Granted { fence, handle });
-        Published::ToSomebody
     }
 
     /// Records the wait time of a granted request.

@@ -1,9 +1,8 @@
 //! Published messages: outcomes for `NOTIFY`, the unlock message, and values.
 
-use std::{cell::OnceCell, io::Write};
+use std::cell::OnceCell;
 
-use rlock_core::{Channel, ChannelKind, Fence, ValueMessage};
-use smallvec::SmallVec;
+use rlock_core::{Channel, ChannelKind, Fence, ValueMessage, codec};
 
 use crate::{
     api::{Context, MainThread, OwnedText, Published, Text},
@@ -19,15 +18,8 @@ pub(super) fn publish(
     owner: &[u8],
     key: &[u8],
 ) -> Published {
-    let mut message = Message::new();
-    // A message without a hold has the fence 0.
-    let fence = fence.map_or(0, Fence::get);
-    // Memory cannot be refused a write.
-    let _ = write!(message, "{what} {fence} ");
-    message.extend_from_slice(owner);
-    message.push(b' ');
-    message.extend_from_slice(key);
-    let (name, message) = (OwnedText::new(channel.name), OwnedText::new(&message));
+    let message = codec::with_message(what, fence, (owner, key), OwnedText::new);
+    let name = OwnedText::new(channel.name);
     match channel.kind {
         ChannelKind::Plain => ctx.publish(name.text(), message.text()),
         ChannelKind::Sharded => ctx.publish_to_shard(name.text(), message.text()),
@@ -53,13 +45,6 @@ pub(super) fn publish_grant(
 fn is_in_cluster(ctx: &Context) -> bool {
     *IN_CLUSTER.get().get_or_init(|| ctx.flags().is_cluster())
 }
-
-/// The longest message and the longest name of a channel, in bytes, that are built
-/// without an allocation.
-const SHORT: usize = 256;
-
-/// A text that is being built.
-type Message = SmallVec<[u8; SHORT]>;
 
 /// The text of the unlock message, made once.
 pub(crate) static ZERO: MainThread<OnceCell<OwnedText>> = MainThread::new(OnceCell::new());
@@ -123,14 +108,9 @@ fn broadcast(ctx: &Context, channel: Text, message: Text) -> Published {
 /// `<prefix>:{<key>}`, or `<prefix>:<key>` for a key with a brace, so that the
 /// channel has the hash tag of its key.
 fn channel_of(prefix: &[u8], key: &[u8]) -> OwnedText {
-    let tag: [&[u8]; 3] = if key.contains(&b'{') {
-        [b":", key, b""]
-    } else {
-        [b":{", key, b"}"]
+    let [before, after]: [&[u8]; 2] = match key.contains(&b'{') {
+        true => [b":", b""],
+        false => [b":{", b"}"],
     };
-    let mut channel = Message::new();
-    for part in std::iter::once(prefix).chain(tag) {
-        channel.extend_from_slice(part);
-    }
-    OwnedText::new(&channel)
+    codec::joined(&[prefix, before, key, after], OwnedText::new)
 }

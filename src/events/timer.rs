@@ -62,7 +62,7 @@ fn take_back(state: &mut State, ctx: &Context, now: Timestamp, grant: &Grant) {
     if !ctx.select_db(grant.db) {
         return;
     }
-    let owner = OwnedText::new(&grant.owner);
+    let owner = OwnedText::new(grant.owner());
     let keys: Vec<_> = grant.keys.iter().map(|key| OwnedText::new(key)).collect();
     let (mut taken, mut pending) = (false, Pending::default());
     let mut last = None;
@@ -76,10 +76,12 @@ fn take_back(state: &mut State, ctx: &Context, now: Timestamp, grant: &Grant) {
         };
         if state.is_ours(&op) {
             let done = change(state, &op, &mut pending, |locks, name, hold, _| {
-                let mut step = locks.undeliver(now, name, hold, &grant.owner, grant.fence);
-                if let Some(listener) = grant.listener.clone().filter(|_| step.reply) {
+                let (owner, fence) = (grant.owner(), grant.granted.fence);
+                let mut step = locks.undeliver(now, name, hold, owner, fence);
+                let listener = grant.granted.ticket.delivery.listener().cloned();
+                if let Some(listener) = listener.filter(|_| step.reply) {
                     // Another subscriber may have received the message.
-                    let (owner, fence) = (grant.owner.clone(), grant.fence);
+                    let owner = owner.into();
                     let lost = Effect::Lost {
                         owner,
                         fence,
@@ -98,11 +100,9 @@ fn take_back(state: &mut State, ctx: &Context, now: Timestamp, grant: &Grant) {
     }
     if taken {
         state.locks.count_undelivered();
-        if let Some(place) = &grant.place {
-            let names = grant.keys.iter().map(|key| Name { db: grant.db, key });
-            let names: Vec<_> = names.collect();
-            state.locks.keep_place(now, &names, place);
-        }
+        let names = grant.keys.iter().map(|key| Name { db: grant.db, key });
+        let names: Vec<_> = names.collect();
+        state.locks.keep_place(now, &names, &grant.granted);
     }
 }
 

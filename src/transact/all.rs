@@ -175,11 +175,13 @@ fn hand_over(
     let granted = state.locks.grant_all(op.now, ticket, names, holds);
     let delivered = granted.map(|granted| {
         let named = keys.iter().map(|key| key.bytes().into()).collect();
-        let delivered = state.deliveries.grant(op.ctx, op.db, named, &granted);
-        if delivered == Published::ToNobody {
-            state.locks.skip_all(op.now, names, holds, &granted);
+        match state.deliveries.grant(op.ctx, op.db, named, granted) {
+            Ok(()) => Published::ToSomebody,
+            Err(granted) => {
+                state.locks.skip_all(op.now, names, holds, &granted);
+                Published::ToNobody
+            }
         }
-        delivered
     });
     loaded.save(state);
     delivered

@@ -222,10 +222,10 @@ fn perform(
         match effect {
             Effect::HandOff(granted) => {
                 let keys = smallvec![op.key.bytes().into()];
-                let delivered = state.deliveries.grant(op.ctx, op.db, keys, &granted);
-                if delivered == Published::ToSomebody {
+                let delivered = state.deliveries.grant(op.ctx, op.db, keys, granted);
+                let Err(granted) = delivered else {
                     continue;
-                }
+                };
                 let (now, name) = (op.now, op.name());
                 let step = state.locks.skip(now, name, hold, &granted);
                 effects.extend(step.effects);

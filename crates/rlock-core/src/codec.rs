@@ -142,8 +142,24 @@ fn digits(number: u64, room: &mut [u8; DIGITS_MAX]) -> &[u8] {
 /// The largest text that is built without an allocation.
 const SHORT: usize = TERMS_PREFIX.len() + OWNER_LEN_MAX;
 
-/// Joins parts. Fields and their values are usually short.
-fn joined<R>(parts: &[&[u8]], then: impl FnOnce(&[u8]) -> R) -> R {
+/// Passes a message of the module to `then`: `<what> <fence> <owner> <key>`, with
+/// the fence 0 without a hold.
+pub fn with_message<R>(
+    what: &str,
+    fence: Option<Fence>,
+    (owner, key): (&[u8], &[u8]),
+    then: impl FnOnce(&[u8]) -> R,
+) -> R {
+    let mut room = [0; DIGITS_MAX];
+    let fence = digits(fence.map_or(0, Fence::get), &mut room);
+    joined(
+        &[what.as_bytes(), b" ", fence, b" ", owner, b" ", key],
+        then,
+    )
+}
+
+/// Passes the joined parts to `then`. Short texts are built without an allocation.
+pub fn joined<R>(parts: &[&[u8]], then: impl FnOnce(&[u8]) -> R) -> R {
     let mut short = [0; SHORT];
     let mut len = 0;
     for part in parts {

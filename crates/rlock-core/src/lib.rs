@@ -45,8 +45,7 @@ mod watch;
 pub use fence::Fence;
 pub use hold::{AcquireOptions, Hold, Holder, Mode, Who};
 pub use locks::{
-    ContendedView, Granted, Holders, Holding, KeptPlace, Locks, ViewFields, ViewValue, VisitHolder,
-    WaiterView,
+    ContendedView, Granted, Holders, Holding, Locks, ViewFields, ViewValue, VisitHolder, WaiterView,
 };
 pub use metric::{Counters, Gauges, Metric, MetricKind};
 pub use setting::{Setting, SettingKind};

@@ -285,7 +285,7 @@ pub struct Granted {
 }
 
 /// The numbers of the places of one request.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) enum Places {
     One(TicketId),
     Several(Box<[TicketId]>),
@@ -300,42 +300,11 @@ impl Places {
     }
 }
 
-/// A place that is restored if its owner does not get the grant.
-#[derive(Clone, Debug)]
-pub struct KeptPlace {
-    ticket: Box<Ticket>,
-    places: Places,
-}
-
-impl Granted {
-    /// The place to restore if the grant is not delivered, if the request asked
-    /// for that.
-    #[must_use]
-    pub fn kept_place(&self) -> Option<Box<KeptPlace>> {
-        self.ticket.options.keep?;
-        let (ticket, places) = (self.ticket.clone(), self.places.clone());
-        Some(Box::new(KeptPlace { ticket, places }))
-    }
-}
-
 impl Locks {
-    /// Keeps a place for a waiter that did not get its grant. Nothing is kept for
-    /// an owner that has asked again meanwhile.
-    pub fn keep_place(&mut self, now: Timestamp, names: &[Name<'_>], place: &KeptPlace) {
-        self.restore(now, names, &place.ticket, place.places.as_slice());
-    }
-
-    pub(super) fn keep_granted(&mut self, now: Timestamp, names: &[Name<'_>], granted: &Granted) {
-        self.restore(now, names, &granted.ticket, granted.places.as_slice());
-    }
-
-    fn restore(
-        &mut self,
-        now: Timestamp,
-        names: &[Name<'_>],
-        ticket: &Ticket,
-        places: &[TicketId],
-    ) {
+    /// Keeps a place for a waiter that did not get its grant, if it has asked for
+    /// that. Nothing is kept for an owner that has asked again meanwhile.
+    pub fn keep_place(&mut self, now: Timestamp, names: &[Name<'_>], granted: &Granted) {
+        let (ticket, places) = (&granted.ticket, granted.places.as_slice());
         let Some(until) = ticket.kept_until(now) else {
             return;
         };
@@ -350,7 +319,7 @@ impl Locks {
         for (name, id) in names.iter().zip(places) {
             let is_new = self.table.find(*name).is_none();
             let queue = self.table.find_or_insert(*name);
-            let mut ticket = Box::new(ticket.clone());
+            let mut ticket = ticket.clone();
             (ticket.queue, ticket.multi) = (queue, multi);
             ticket.keep_until(until);
             self.table.insert(*id, ticket);

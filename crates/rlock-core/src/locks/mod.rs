@@ -27,7 +27,7 @@ mod watches;
 
 use sweep::{Budget, Sweep};
 
-pub use grant::{Granted, KeptPlace};
+pub use grant::Granted;
 pub use views::{ContendedView, Holding, ViewFields, ViewValue, WaiterView};
 pub use wait_for::{Holders, VisitHolder};
 

@@ -129,7 +129,7 @@ impl Locks {
                 self.table.remove_watch(watch);
             }
         }
-        self.keep_granted(now, &[name], granted);
+        self.keep_place(now, &[name], granted);
         true
     }
 
@@ -358,7 +358,7 @@ impl Locks {
             self.table.mark_due(id);
             self.table.drop_if_idle(id);
         }
-        self.keep_granted(now, names, granted);
+        self.keep_place(now, names, granted);
     }
 
     /// Records that a request for several keys is first for all of them, and that

@@ -2,7 +2,7 @@
 
 use super::{
     ArgError, Argument, Command, Opt, args,
-    table::{Max, Spec, Value},
+    table::{Max, Value},
 };
 use crate::{Channel, ChannelKind, Fence, Grace};
 
@@ -11,10 +11,22 @@ pub(super) struct Options<'a, A> {
     /// The value of each given option, by its number; for an option without a
     /// value, its token.
     given: [Option<&'a A>; Opt::ALL.len()],
-    /// Whether any was given.
-    are_any: bool,
+    /// A bit for each given option, by its number.
+    which: u32,
     lease_max_ms: u64,
 }
+
+/// The first words of all options, side by side, so that most words are compared
+/// with little more than their lengths.
+const TOKENS: [&str; Opt::ALL.len()] = {
+    let mut tokens = [""; Opt::ALL.len()];
+    let mut at = 0;
+    while at < tokens.len() {
+        tokens[at] = Opt::ALL[at].spec().token;
+        at += 1;
+    }
+    tokens
+};
 
 /// A channel in a command.
 #[derive(Debug)]
@@ -54,23 +66,20 @@ impl<'a, A: Argument> Options<'a, A> {
     ) -> Result<Self, ArgError> {
         let mut it = Self {
             given: [None; Opt::ALL.len()],
-            are_any: false,
+            which: 0,
             lease_max_ms,
         };
         let mut rest = words.iter();
         while let Some(word) = rest.next() {
             let bytes = word.bytes();
-            let is = |option: &Opt| {
-                let Spec {
-                    token, commands, ..
-                } = option.spec();
-                bytes.eq_ignore_ascii_case(token.as_bytes()) && commands.contains(&command)
+            let is = |(option, token): &(&Opt, &&str)| {
+                bytes.eq_ignore_ascii_case(token.as_bytes())
+                    && option.spec().commands.contains(&command)
             };
-            let option = Opt::ALL.into_iter().find(is);
-            let option = option.ok_or_else(|| ArgError::UnknownOption {
+            let option = Opt::ALL.iter().zip(&TOKENS).find(is);
+            let (option, token) = option.ok_or_else(|| ArgError::UnknownOption {
                 value: bytes.into(),
             })?;
-            let token = option.spec().token;
             let value = match option.spec().value {
                 Value::None => word,
                 Value::Number { .. } | Value::Channel | Value::Bytes => {
@@ -78,22 +87,21 @@ impl<'a, A: Argument> Options<'a, A> {
                     rest.next().ok_or(missing)?
                 }
             };
-            let given = it.given.get_mut(option as usize);
+            it.which |= 1 << *option as u32;
+            let given = it.given.get_mut(*option as usize);
             if given.and_then(|given| given.replace(value)).is_some() {
                 return Err(ArgError::RepeatedOption { option: token });
             }
         }
-        it.are_any = !words.is_empty();
         Ok(it)
     }
 
     /// Checks that each option has what it requires, and nothing that it
     /// excludes.
     pub(super) fn checked(self) -> Result<Self, ArgError> {
-        if !self.are_any {
-            return Ok(self);
-        }
-        for option in Opt::ALL.into_iter().filter(|it| self.has(*it)) {
+        let mut rest = self.which;
+        while let Some(option) = Opt::ALL.get(rest.trailing_zeros() as usize) {
+            rest &= rest - 1;
             let spec = option.spec();
             if let Some(needs) = spec.needs.filter(|it| !self.has(*it)) {
                 return Err(ArgError::NeedsOption {

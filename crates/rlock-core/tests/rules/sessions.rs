@@ -401,11 +401,10 @@ fn lock_of_a_restored_place_is_checked_when_its_lease_ends() {
     let [Effect::HandOff(granted)] = &step.effects[..] else {
         panic!("bob is next, not {:?}", step.effects);
     };
-    let place = granted.kept_place().expect("it asked for that");
     let step = locks.undeliver(at(1), KEY, &mut hold, b"bob", granted.fence);
     assert!(step.reply);
     hold = taken(&mut locks, at(1), "cid");
-    locks.keep_place(at(1), &[KEY], &place);
+    locks.keep_place(at(1), &[KEY], granted);
     assert!(locks.next_due(at(1)).is_some());
     locks.settle(at(1), KEY, &mut hold);
     assert_eq!(locks.next_deadline(at(1)), Some(at(1002)));

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use rlock_core::{
-    Admission, Announce, Delivery, Effect, Ended, Fence, Hold, KeptPlace, Limits, Locks, Name,
+    Admission, Announce, Delivery, Effect, Ended, Fence, Granted, Hold, Limits, Locks, Name,
     Refusal, Renewal, Step, TicketId, Timestamp,
 };
 
@@ -13,12 +13,10 @@ use crate::core::{
     stored::Others,
 };
 
-/// The place of a hand-off that may turn out to be undelivered.
+/// A hand-off that may turn out to be undelivered.
 pub struct HandedOff {
-    owner: String,
-    fence: Fence,
     keys: Vec<(u32, Box<[u8]>)>,
-    place: Box<KeptPlace>,
+    granted: Granted,
 }
 
 pub struct Driver {
@@ -212,21 +210,10 @@ impl Driver {
     }
 
     /// Records a hand-off whose place must be kept if it is not delivered.
-    pub fn may_come_back(
-        &mut self,
-        names: &[Name<'_>],
-        owner: &[u8],
-        fence: Fence,
-        place: Option<Box<KeptPlace>>,
-    ) {
-        if let Some(place) = place {
+    pub fn may_come_back(&mut self, names: &[Name<'_>], granted: Granted) {
+        if granted.ticket.options.keep.is_some() {
             let keys = names.iter().map(|it| (it.db, it.key.into())).collect();
-            self.handed_off.push(HandedOff {
-                owner: text(owner),
-                fence,
-                keys,
-                place,
-            });
+            self.handed_off.push(HandedOff { keys, granted });
         }
     }
 
@@ -247,11 +234,10 @@ impl Driver {
         self.finish();
         if !taken.is_empty() {
             self.locks.count_undelivered();
-            if let Some(HandedOff { keys, place, .. }) = self.take_handed_off(&taken, owner, fence)
-            {
+            if let Some(HandedOff { keys, granted }) = self.take_handed_off(&taken, owner, fence) {
                 let names = keys.iter().map(|(db, key)| Name { db: *db, key });
                 let names: Vec<_> = names.collect();
-                self.locks.keep_place(self.now, &names, &place);
+                self.locks.keep_place(self.now, &names, &granted);
             }
         }
         Reply::Number(u64::from(!taken.is_empty()))
@@ -265,7 +251,10 @@ impl Driver {
         owner: &str,
         fence: Fence,
     ) -> Option<HandedOff> {
-        let is_of = |it: &HandedOff| it.fence == fence && it.owner == owner;
+        let is_of = |it: &HandedOff| {
+            let (granted, ticket) = (&it.granted, &it.granted.ticket);
+            granted.fence == fence && *ticket.owner == *owner.as_bytes()
+        };
         let at = names.iter().find_map(|name| {
             let is_at = |it: &HandedOff| {
                 it.keys

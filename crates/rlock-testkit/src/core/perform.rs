@@ -24,7 +24,7 @@ impl Driver {
         while let Some(effect) = effects.pop_front() {
             match effect {
                 Effect::HandOff(granted) if self.has_listener(&granted.ticket.delivery) => {
-                    self.deliver_grant(&[name], &granted);
+                    self.deliver_grant(&[name], granted);
                 }
                 Effect::HandOff(granted) => {
                     let step = self.locks.skip(self.now, name, hold, &granted);
@@ -62,15 +62,14 @@ impl Driver {
         }
     }
 
-    pub fn deliver_grant(&mut self, names: &[Name<'_>], granted: &Granted) {
-        let owner = &granted.ticket.owner;
-        self.may_come_back(names, owner, granted.fence, granted.kept_place());
+    pub fn deliver_grant(&mut self, names: &[Name<'_>], granted: Granted) {
         let (owner, fence) = (&granted.ticket.owner, granted.fence);
         let delivery = &granted.ticket.delivery;
         if let Some(listener) = delivery.listener() {
             self.publish(names[0], listener, MessageKind::Grant, owner, Some(fence));
         }
         self.answer(names[0], delivery, Outcome::Granted(fence));
+        self.may_come_back(names, granted);
     }
 
     pub fn deliver_wait_over(&mut self, name: Name<'_>, owner: &[u8], delivery: &Delivery) {

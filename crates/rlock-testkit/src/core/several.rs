@@ -151,7 +151,7 @@ impl Driver {
         let mut skipped = false;
         if let Some(granted) = self.locks.grant_all(self.now, id, &names, &mut holds) {
             if self.has_listener(&granted.ticket.delivery) {
-                self.deliver_grant(&names, &granted);
+                self.deliver_grant(&names, granted);
             } else {
                 self.locks.skip_all(self.now, &names, &mut holds, &granted);
                 skipped = true;
