@@ -64,7 +64,8 @@ pub(crate) struct Table {
     /// Requests whose outcome is a message, by connection.
     session_tickets: BTreeSet<(u64, TicketId)>,
     session_watches: BTreeSet<(u64, WatchId)>,
-    watches_by_owner: BTreeSet<(QueueId, u64, WatchId)>,
+    /// Watches beside the first of their lock, by a hash of the owner.
+    more_watches: BTreeSet<(QueueId, u64, WatchId)>,
     watched_tickets: u64,
     /// The holds whose values were published, by lock.
     last_values: BTreeMap<QueueId, LastValue>,
@@ -77,6 +78,8 @@ pub(crate) struct Table {
     bound: u64,
     hasher: RandomState,
     last_id: Option<NonZeroU64>,
+    /// The exclusive holders of locks for which several wait.
+    holders: BTreeMap<QueueId, KnownHolder>,
     /// How often all keys may have changed. Holders known before are not believed.
     changes_of_all: u64,
 }
@@ -271,6 +274,7 @@ impl Table {
         }
         self.set_check(id, Check::Never);
         self.searches.remove(&id);
+        self.holders.remove(&id);
         let Some(queue) = self.queues.remove(&id) else {
             return false;
         };
@@ -438,7 +442,7 @@ impl Table {
 
     /// The exclusive holder of a lock, if it is known.
     pub(crate) fn holder(&self, id: QueueId) -> Option<&KnownHolder> {
-        let known = self.queues.get(&id)?.holder.as_deref();
+        let known = self.holders.get(&id);
         known.filter(|it| it.believed == self.changes_of_all)
     }
 
@@ -453,21 +457,19 @@ impl Table {
         let known = self.holder(id);
         let is_same = known.is_some_and(|it| (it.fence, it.count) == (fence, count));
         let believed = self.changes_of_all;
-        if let Some(queue) = self.queues.get_mut(&id).filter(|it| it.len > 1 && !is_same) {
-            let owner = owner();
-            queue.holder = Some(Box::new(KnownHolder {
-                owner,
+        if !is_same && self.queues.get(&id).is_some_and(|it| it.len > 1) {
+            let known = KnownHolder {
+                owner: owner(),
                 count,
                 fence,
                 believed,
-            }));
+            };
+            self.holders.insert(id, known);
         }
     }
 
     pub(crate) fn forget_holder(&mut self, id: QueueId) {
-        if let Some(queue) = self.queues.get_mut(&id) {
-            queue.holder = None;
-        }
+        self.holders.remove(&id);
     }
 
     /// Believes no known holder any more.
@@ -725,14 +727,16 @@ impl Table {
     }
 
     pub(crate) fn watch_of(&self, queue: QueueId, owner: &[u8]) -> Option<WatchId> {
-        if self.queues.get(&queue)?.watches == 0 {
-            return None;
+        let of_lock = self.queues.get(&queue)?;
+        let is_of = |id: &WatchId| self.watches.get(id).is_some_and(|it| *it.owner == *owner);
+        let first = Some(of_lock.first_watch).filter(is_of);
+        if first.is_some() || !of_lock.has_more_watches() {
+            return first;
         }
         let hash = self.hash(owner);
-        self.watches_by_owner
-            .range((queue, hash, WatchId::MIN)..=(queue, hash, WatchId::MAX))
-            .map(|(_, _, id)| *id)
-            .find(|id| self.watches.get(id).is_some_and(|it| *it.owner == *owner))
+        let all = (queue, hash, WatchId::MIN)..=(queue, hash, WatchId::MAX);
+        let mut found = self.more_watches.range(all).map(|(_, _, id)| *id);
+        found.find(is_of)
     }
 
     /// The watch of an owner's hold, if there is one.
@@ -760,9 +764,12 @@ impl Table {
 
     /// The watches of one lock.
     pub(crate) fn watches_of(&self, queue: QueueId) -> impl Iterator<Item = (WatchId, &Watch)> {
-        let range = (queue, 0, WatchId::MIN)..=(queue, u64::MAX, WatchId::MAX);
-        let found = self.watches_by_owner.range(range);
-        found.filter_map(|(_, _, id)| Some((*id, self.watches.get(id)?)))
+        let mut from = Search::START.from;
+        std::iter::from_fn(move || {
+            let (next, id, watch) = self.next_watch(queue, from)?;
+            from = next;
+            Some((id, watch))
+        })
     }
 
     /// The watch of a lock, if it is the only one.
@@ -770,19 +777,29 @@ impl Table {
         if self.queues.get(&id)?.watches != 1 {
             return None;
         }
-        let (_, watch) = self.next_watch(id, (0, WatchId::MIN))?;
+        let (_, watch) = self.watches_of(id).next()?;
         Some(watch)
     }
 
-    /// The first watch of a lock from `from` on, in an arbitrary order.
+    /// The first watch of a lock from `from` on, in an arbitrary order, and where
+    /// the next one begins.
     pub(crate) fn next_watch(
         &self,
         queue: QueueId,
         from: (u64, WatchId),
-    ) -> Option<((u64, WatchId), &Watch)> {
+    ) -> Option<((u64, WatchId), WatchId, &Watch)> {
+        let of_lock = self.queues.get(&queue)?;
+        if from == Search::START.from
+            && let Some(watch) = self.watches.get(&of_lock.first_watch)
+        {
+            return Some(((0, WatchId::MIN.next()), of_lock.first_watch, watch));
+        }
+        if !of_lock.has_more_watches() {
+            return None;
+        }
         let range = (queue, from.0, from.1)..=(queue, u64::MAX, WatchId::MAX);
-        let mut found = self.watches_by_owner.range(range);
-        found.find_map(|(_, hash, id)| Some(((*hash, *id), self.watches.get(id)?)))
+        let mut found = self.more_watches.range(range);
+        found.find_map(|(_, hash, id)| Some(((*hash, id.next()), *id, self.watches.get(id)?)))
     }
 
     /// Sets a watch, and replaces the owner's previous one.
@@ -790,6 +807,7 @@ impl Table {
         if let Some(earlier) = self.watch_of(watch.queue, &watch.owner) {
             self.remove_watch(earlier);
         }
+        let id = WatchId(self.next_id().get());
         let Some(queue) = self.queues.get_mut(&watch.queue) else {
             return;
         };
@@ -797,9 +815,12 @@ impl Table {
         if queue.watches == 1 && self.last_values.contains_key(&watch.queue) {
             self.last_values_unwatched -= 1;
         }
-        let id = WatchId(self.next_id().get());
-        let entry = (watch.queue, self.hash(&watch.owner), id);
-        self.watches_by_owner.insert(entry);
+        if queue.first_watch == WatchId::MIN {
+            queue.first_watch = id;
+        } else {
+            let entry = (watch.queue, self.hash(&watch.owner), id);
+            self.more_watches.insert(entry);
+        }
         self.index_watch(id, &watch);
         self.watches.insert(id, watch);
     }
@@ -823,10 +844,14 @@ impl Table {
     pub(crate) fn remove_watch(&mut self, id: WatchId) -> Option<Watch> {
         let watch = self.watches.remove(&id)?;
         self.unindex_watch(id, &watch);
-        let entry = (watch.queue, self.hash(&watch.owner), id);
-        self.watches_by_owner.remove(&entry);
         if let Some(queue) = self.queues.get_mut(&watch.queue) {
             queue.watches -= 1;
+            if queue.first_watch == id {
+                queue.first_watch = WatchId::MIN;
+            } else {
+                let hash = self.hasher.hash_one(&*watch.owner);
+                self.more_watches.remove(&(watch.queue, hash, id));
+            }
             if queue.watches == 0 && self.last_values.contains_key(&watch.queue) {
                 self.last_values_unwatched += 1;
             }

@@ -62,7 +62,7 @@ impl Locks {
     ) {
         let mut watches_left = self.budget.left().max(1).saturating_mul(WATCHES_PER_TICKET);
         loop {
-            let Some((entry, watch)) = self.table.next_watch(id, search.from) else {
+            let Some((next, watch_id, watch)) = self.table.next_watch(id, search.from) else {
                 if !search.again {
                     self.table.set_search(id, None);
                     return;
@@ -76,9 +76,9 @@ impl Locks {
                 return;
             }
             watches_left -= 1;
-            search.from = (entry.0, entry.1.next());
+            search.from = next;
             if watch.is_over(hold) {
-                self.report_loss(now, entry.1, step);
+                self.report_loss(now, watch_id, step);
             }
         }
     }

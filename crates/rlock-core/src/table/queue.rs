@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use crate::watch::WatchId;
 use crate::{Fence, Name, TicketId, Timestamp};
 
 /// The number of a queue; one table never reuses it.
@@ -112,8 +113,8 @@ pub(crate) struct Queue {
     pub(super) watches: u32,
     /// The first waiting ticket.
     pub(super) front: Option<TicketId>,
-    /// Boxed, because most queues have none.
-    pub(super) holder: Option<Box<KnownHolder>>,
+    /// Any of its watches; [`WatchId::MIN`] for none. Most locks have only this one.
+    pub(super) first_watch: WatchId,
     check_at: Timestamp,
     check_kind: CheckKind,
     pub(super) streak: Streak,
@@ -128,7 +129,7 @@ impl Queue {
             len: 0,
             watches: 0,
             front: None,
-            holder: None,
+            first_watch: WatchId::MIN,
             check_at: Timestamp::NEVER,
             check_kind: CheckKind::Never,
             streak: Streak {
@@ -159,6 +160,11 @@ impl Queue {
     /// The number of watches.
     pub(crate) const fn watches(&self) -> u32 {
         self.watches
+    }
+
+    /// Whether it has other watches than the first.
+    pub(super) fn has_more_watches(&self) -> bool {
+        self.watches > u32::from(self.first_watch != WatchId::MIN)
     }
 
     /// Whether the end of the hold's lease is all that is expected: until this time.
