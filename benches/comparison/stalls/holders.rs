@@ -12,9 +12,11 @@ fn shared(lock: &str, owner: usize) -> String {
 }
 
 /// Requests that take locks, each for two holders: what has one is not worth
-/// remembering.
+/// remembering. The limit of holders is raised before.
 fn of_two(count: usize) -> impl Iterator<Item = String> {
-    (0..count).flat_map(|it| [0, 1].map(|owner| shared(&format!("lock:{it}"), owner)))
+    let limit = format!("CONFIG SET rlock.max-shared-holders {}", 2 * count);
+    let locks = (0..count).flat_map(|it| [0, 1].map(|owner| shared(&format!("lock:{it}"), owner)));
+    std::iter::once(limit).chain(locks)
 }
 
 /// Others, and those with the locks.
