@@ -183,7 +183,6 @@ impl State {
             }
             Note::KeysChanged(db) => {
                 self.shared_cache.clear(db);
-                self.locks.forget_holders();
                 self.locks.settle_all_later(db);
             }
             Note::CallerGone(handle) => {
@@ -198,7 +197,6 @@ impl State {
             Note::GrantEnded { handle, gone } => self.deliveries.grants.call_ended(handle, gone),
             Note::RoleChanged { is_master } => {
                 self.shared_cache.clear(None);
-                self.locks.forget_holders();
                 self.serving.change_role(is_master);
                 if !is_master {
                     self.deliveries.grants.forget_undelivered();
@@ -207,7 +205,6 @@ impl State {
             }
             Note::Loaded => {
                 self.shared_cache.clear(None);
-                self.locks.forget_holders();
                 self.serving.begin_grace(&mut self.locks, now);
             }
             Note::ConfigChanged => self.serving.read_config(ctx),
@@ -225,9 +222,6 @@ impl State {
             KeyChange::Evicted | KeyChange::Other => self.shared_cache.forget(name),
         }
         if self.locks.is_contended(name) {
-            if change != KeyChange::TimeToLive {
-                self.locks.forget_holder(name);
-            }
             self.evicted_locks += u64::from(change == KeyChange::Evicted);
             self.locks.settle_later(name);
             self.timer.arm_at_once(ctx);

@@ -198,12 +198,12 @@ struct StoredShared {
 /// looked up: its count and the fence come first.
 const SEEN_OF_ONE: usize = 2;
 
-/// The content of a key. `known` has the owner and the count of the exclusive
-/// holder with a fence, so that its field need not be searched.
+/// The content of a key. `known` has the last owner of the hold with a fence, so
+/// that its field need not be searched.
 fn read<'a, 'k>(
     key: &Key<'_>,
     caller: Option<Text<'a>>,
-    known: impl FnOnce(Fence) -> Option<(&'k Arc<[u8]>, u32)>,
+    known: impl FnOnce(Fence) -> Option<&'k Arc<[u8]>>,
 ) -> Stored<'a> {
     let deadline = match key.kind() {
         KeyKind::Empty => return Stored::Free,
@@ -263,7 +263,9 @@ fn read<'a, 'k>(
     }
     if count.is_none()
         && key.len() == FIELDS_OF_PLAIN
-        && let Some((owner, count)) = fence.and_then(known)
+        && let Some(owner) = fence.and_then(known)
+        && let Some(count) = key.field(OwnedText::new(owner).text())
+        && let Some(count) = codec::count(count.bytes())
     {
         return exclusive(Owner::new(Arc::clone(owner), caller), count, None);
     }

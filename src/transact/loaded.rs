@@ -85,7 +85,7 @@ impl<'a> Loaded<'a> {
             value: None,
         } = &self.hold
         {
-            locks.know_holder(self.op.name(), holder, || match who {
+            locks.know_holder(self.op.name(), holder.fence, || match who {
                 Who::Caller => caller.map_or([].into(), |it| it.bytes().into()),
                 Who::Waiter(owner) => (&**owner).into(),
                 Who::Other => self.before.exclusive_owner().unwrap_or_default().into(),

@@ -450,6 +450,27 @@ fn expected(command: usize, owner: &str, before: &Seen) -> (Option<String>, Seen
 
 /// A random walk of changes by hand and of commands: commands act on the state that `RLOCK.INFO` shows, and change only
 /// the holders that they name.
+/// The module remembers who holds a lock for which several wait.
+#[test]
+fn holder_exchanged_by_hand_while_several_wait_is_accepted() {
+    let server = Server::start();
+    let c = server.client();
+    let _listening = server.listen(&["ch"]);
+    let fence = c.number("RLOCK.ACQUIRE k ann 60000");
+    for owner in ["bob", "cid", "dee"] {
+        let asked = format!("RLOCK.ACQUIRE k {owner} 60000 WAIT 0 NOTIFY ch");
+        assert_eq!(c.ask(&asked), "WAITING");
+    }
+    c.ask("HSET k eve 1");
+    c.ask("HDEL k ann");
+    let hash = server.hash("k");
+    for command in ["RENEW k ann 60000", "RELEASE k ann", "ACQUIRE k ann 60000"] {
+        assert_eq!(c.ask(&format!("RLOCK.{command}")), "nil", "{command}");
+    }
+    assert_eq!(server.hash("k"), hash);
+    assert_eq!(c.number("RLOCK.RENEW k eve 60000"), fence);
+}
+
 #[test]
 fn commands_on_a_lock_changed_by_hand_act_on_what_info_shows() {
     let server = Server::start();

@@ -26,7 +26,7 @@ use crate::{Channel, Delivery, Fence, Gauges, Listener, Mode, Name, Ticket, Tick
 mod invariants;
 mod queue;
 
-pub(crate) use queue::{Check, KnownHolder, Queue, QueueId, Streak};
+pub(crate) use queue::{Check, Queue, QueueId, Streak};
 
 /// The half of an entry that comes from the queue.
 const QUEUE_HALF: u64 = u32::MAX as u64;
@@ -79,9 +79,7 @@ pub(crate) struct Table {
     hasher: RandomState,
     last_id: Option<NonZeroU64>,
     /// The exclusive holders of locks for which several wait.
-    holders: BTreeMap<QueueId, KnownHolder>,
-    /// How often all keys may have changed. Holders known before are not believed.
-    changes_of_all: u64,
+    holders: BTreeMap<QueueId, (Fence, Arc<[u8]>)>,
 }
 
 impl Table {
@@ -440,10 +438,10 @@ impl Table {
         places.into_iter().find(|place| place.number() <= last)
     }
 
-    /// The exclusive holder of a lock, if it is known.
-    pub(crate) fn holder(&self, id: QueueId) -> Option<&KnownHolder> {
-        let known = self.holders.get(&id);
-        known.filter(|it| it.believed == self.changes_of_all)
+    /// The exclusive holder of a lock, as its key was last read or written, with the
+    /// fence of its hold.
+    pub(crate) fn holder(&self, id: QueueId) -> Option<&(Fence, Arc<[u8]>)> {
+        self.holders.get(&id)
     }
 
     /// Remembers the exclusive holder of a lock for which several wait: a lock with
@@ -451,30 +449,13 @@ impl Table {
     pub(crate) fn know_holder(
         &mut self,
         id: QueueId,
-        (fence, count): (Fence, u32),
+        fence: Fence,
         owner: impl FnOnce() -> Arc<[u8]>,
     ) {
-        let known = self.holder(id);
-        let is_same = known.is_some_and(|it| (it.fence, it.count) == (fence, count));
-        let believed = self.changes_of_all;
-        if !is_same && self.queues.get(&id).is_some_and(|it| it.len > 1) {
-            let known = KnownHolder {
-                owner: owner(),
-                count,
-                fence,
-                believed,
-            };
-            self.holders.insert(id, known);
+        let is_known = self.holder(id).is_some_and(|it| it.0 == fence);
+        if !is_known && self.queues.get(&id).is_some_and(|it| it.len > 1) {
+            self.holders.insert(id, (fence, owner()));
         }
-    }
-
-    pub(crate) fn forget_holder(&mut self, id: QueueId) {
-        self.holders.remove(&id);
-    }
-
-    /// Believes no known holder any more.
-    pub(crate) fn forget_holders(&mut self) {
-        self.changes_of_all += 1;
     }
 
     /// Whether a ticket waits before this place.
@@ -700,12 +681,11 @@ impl Table {
         let Some(ticket) = self.tickets.get(&id) else {
             return;
         };
-        let few = self.waits_of(&ticket.owner).take(2);
-        let few: Vec<_> = few.map(|(id, ticket)| link(id, ticket)).collect();
-        if few.len() == 2 {
+        let mut waits = self.waits_of(&ticket.owner).map(|(id, it)| link(id, it));
+        if let (Some(one), Some(other)) = (waits.next(), waits.next()) {
+            drop(waits);
             let entry = link(id, ticket);
-            self.linked.extend(few);
-            self.linked.insert(entry);
+            self.linked.extend([one, other, entry]);
         }
     }
 

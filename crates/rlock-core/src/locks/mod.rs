@@ -308,37 +308,25 @@ impl Locks {
         self.table.gauges()
     }
 
-    /// The owner and the count of the exclusive holder of a lock for which several
-    /// wait, as the shell has last read or written them. They are right if the key
-    /// still has this fence, and the fields of one holder.
+    /// The owner of the hold with this fence, if the lock is exclusive and several
+    /// wait for it, as the shell has last read or written it. The key may say
+    /// something else by now.
     #[must_use]
-    pub fn known_holder(&self, name: Name<'_>, fence: Fence) -> Option<(&Arc<[u8]>, u32)> {
-        let known = self.table.holder(self.table.find(name)?)?;
-        (known.fence == fence).then_some((&known.owner, known.count))
+    pub fn known_holder(&self, name: Name<'_>, fence: Fence) -> Option<&Arc<[u8]>> {
+        let (known, owner) = self.table.holder(self.table.find(name)?)?;
+        (*known == fence).then_some(owner)
     }
 
     /// Remembers an exclusive holder for [`Locks::known_holder`], if it is worth it.
     pub fn know_holder(
         &mut self,
         name: Name<'_>,
-        holder: &Holder,
+        fence: Option<Fence>,
         owner: impl FnOnce() -> Arc<[u8]>,
     ) {
-        if let Some((id, fence)) = self.table.find(name).zip(holder.fence) {
-            self.table.know_holder(id, (fence, holder.count), owner);
+        if let Some((id, fence)) = self.table.find(name).zip(fence) {
+            self.table.know_holder(id, fence, owner);
         }
-    }
-
-    /// Forgets the known holder of a lock, because another has changed its key.
-    pub fn forget_holder(&mut self, name: Name<'_>) {
-        if let Some(id) = self.table.find(name) {
-            self.table.forget_holder(id);
-        }
-    }
-
-    /// Forgets all known holders, because any key may have changed.
-    pub fn forget_holders(&mut self) {
-        self.table.forget_holders();
     }
 
     /// Counts a request that the store has refused: its key is not a lock.

@@ -1,10 +1,8 @@
 //! The data of one lock beside its hold. Its waiters are in the orders of the
 //! table.
 
-use std::sync::Arc;
-
 use crate::watch::WatchId;
-use crate::{Fence, Name, TicketId, Timestamp};
+use crate::{Name, TicketId, Timestamp};
 
 /// The number of a queue; one table never reuses it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -90,16 +88,6 @@ impl Streak {
     pub(crate) const fn end_offer(&mut self) {
         self.offered = false;
     }
-}
-
-/// The exclusive holder of a lock, as its key was last read or written.
-#[derive(Debug)]
-pub(crate) struct KnownHolder {
-    pub(crate) owner: Arc<[u8]>,
-    pub(crate) count: u32,
-    pub(crate) fence: Fence,
-    /// It is believed as long as this is the number of the table.
-    pub(super) believed: u64,
 }
 
 /// First come, first served. Exists only while it has tickets or watches. Only
