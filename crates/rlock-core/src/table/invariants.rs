@@ -178,10 +178,10 @@ impl Table {
             table.session_watches.len() == sessions,
             "the index of watches has a stale entry",
         )?;
-        let is_first = |it: &&Box<Queue>| table.watches.contains_key(&it.first_watch);
-        let firsts = table.queues.values().filter(is_first);
+        let firsts = table.queues.values().map(|it| it.first_watch);
+        let firsts = firsts.filter(|it| table.watches.contains_key(it)).count();
         ensure(
-            firsts.count() + table.more_watches.len() == table.watches.len(),
+            firsts + table.more_watches.len() == table.watches.len(),
             "the index of watches by owner is wrong",
         )?;
         ensure(table.bound == bound, "the number of bound holds is wrong")?;
