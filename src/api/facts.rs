@@ -61,6 +61,9 @@ enum Audience {
     Replicas,
 }
 
+/// The question who listens costs as much as the changes of a few keys.
+const KEYS_FEW: usize = 16;
+
 /// As found in the last cron, unless somebody may have begun to listen since.
 static AUDIENCE: MainThread<Cell<Audience>> = MainThread::new(Cell::new(Audience::Replicas));
 
@@ -114,13 +117,13 @@ impl Context {
         });
     }
 
-    /// Prepares for many changes by one command. The first replica may wait for
-    /// its data since the last cron: each change would be counted by a copy of the
-    /// whole command.
-    pub(crate) fn expect_many_changes(&self) {
+    /// Prepares for changes of this number of keys in one step. The first replica
+    /// may wait for its data since the last cron: each change would be counted by a
+    /// copy of the whole command. So with many keys the server is asked.
+    pub(crate) fn expect_changes(&self, keys: usize) {
         let has_backlog =
             || Info::of(self, c"replication").number(c"repl_backlog_active") != Some(0);
-        if AUDIENCE.get().get() == Audience::Nobody && has_backlog() {
+        if keys > KEYS_FEW && AUDIENCE.get().get() == Audience::Nobody && has_backlog() {
             Self::assume_audience();
         }
     }

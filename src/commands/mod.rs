@@ -28,10 +28,6 @@ impl Argument for Text<'_> {
     }
 }
 
-/// A command with more keys than this asks the server who listens. The answer
-/// costs as much as the changes of a few keys.
-const KEYS_FEW: usize = 16;
-
 /// The input of a command.
 pub(crate) struct Call<'a> {
     pub(crate) ctx: &'a Context,
@@ -90,9 +86,7 @@ impl<'a> Call<'a> {
         act: impl FnOnce(&mut State, &Operation<'_>) -> Result<R, Failure>,
     ) -> Option<R> {
         let key = *keys.first()?;
-        if keys.len() > KEYS_FEW {
-            self.ctx.expect_many_changes();
-        }
+        self.ctx.expect_changes(keys.len());
         let done = state::with(self.ctx, |state, now| {
             let op = Operation {
                 ctx: self.ctx,

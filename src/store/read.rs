@@ -20,9 +20,9 @@ use crate::api::{Key, KeyKind, OwnedText, Text};
 
 /// Reads the hold of a key as `owner` sees it.
 ///
-/// Costs one look-up of two fields if the key is free or only `owner` holds it, or
-/// if another holds it for whom several wait; and three if it is shared and its
-/// holders are known.
+/// Costs one look-up of two fields if the key is free or only `owner` holds it; one
+/// field more if another holds it and several wait; and three look-ups if it is
+/// shared and its holders are known.
 pub(crate) fn load<'a>(
     key: &Key<'_>,
     name: Name<'_>,

@@ -170,6 +170,7 @@ fn hand_over(
         caller: None,
         ..*op
     };
+    op.ctx.expect_changes(keys.len());
     let mut loaded = LoadedAll::as_they_are(state, &nobody, keys);
     let (names, holds) = (&loaded.names, &mut loaded.holds);
     let granted = state.locks.grant_all(op.now, ticket, names, holds);

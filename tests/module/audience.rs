@@ -261,14 +261,30 @@ fn changes_while_a_replica_waits_are_passed_on_after_a_save_and_short() {
         c.number(command);
         offset() - before
     };
+    let keys = |name: &str| {
+        (0..1000)
+            .map(|at| format!(" {name}:{at}"))
+            .collect::<String>()
+    };
+    let (_listening, long) = (master.listen(&["c"]), "x".repeat(1000));
+    c.number(&format!("RLOCK.ACQUIRE {long} holder 600000"));
+    let asked = format!(
+        "RLOCK.MACQUIRE waiter 60000 1001 {long}{} WAIT 0 NOTIFY c",
+        keys("a")
+    );
+    assert_eq!(c.ask(&asked), "WAITING");
     thread::sleep(cron);
     replica.ask(&format!("REPLICAOF 127.0.0.1 {}", master.port()));
     eventually("the replica waits for its data", || {
         master.info("replication", "connected_slaves") == "1"
     });
-    let keys: Vec<_> = (0..1000).map(|number| format!("key:{number}")).collect();
-    let growth = grows(&format!("RLOCK.MACQUIRE o 60000 1000 {}", keys.join(" ")));
-    assert!(growth < 1_000_000, "{growth} bytes for 1000 keys");
+    for many in [
+        format!("RLOCK.RELEASE {long} holder"),
+        format!("RLOCK.MACQUIRE o 60000 1000{}", keys("b")),
+    ] {
+        let growth = grows(&many);
+        assert!(growth < 1_000_000, "{growth} bytes for 1000 keys");
+    }
     master.ask("SAVE");
     // It also selects the database.
     grows("RLOCK.ACQUIRE k1 owner-a 600000");
