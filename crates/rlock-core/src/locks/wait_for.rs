@@ -135,25 +135,39 @@ pub(super) fn nobody_waits(
             .is_some()
     };
     let waits = |owner: &[u8]| table.waits_of(owner).next().is_some();
-    if !matches!(hold, Hold::Exclusive { .. })
-        || queue.is_some_and(is_linked)
-        || waits(request.owner)
-    {
+    if queue.is_some_and(is_linked) || waits(request.owner) {
         return false;
     }
+    // Whether permits are missing is for the search.
     let mut is_sure = true;
-    let mut visit = |owner: &[u8], permits: Option<u32>| {
-        is_sure &= permits.is_none() && *owner != *request.owner && !waits(owner);
+    visit_holders(name, Some(hold), holders, &mut |owner, permits| {
+        is_sure = permits.is_none() && *owner != *request.owner && !waits(owner);
         ControlFlow::Break(())
-    };
+    });
+    is_sure
+}
+
+/// Calls `visit` for each holder of a lock: of this hold, or as stored.
+fn visit_holders(
+    name: Name<'_>,
+    hold: Option<&Hold>,
+    holders: &dyn Holders,
+    visit: &mut VisitHolder<'_>,
+) {
     match hold {
-        Hold::Exclusive {
+        Some(Hold::Free | Hold::NoLock) => {}
+        Some(Hold::Shared(shared)) => {
+            let mut holders = shared.iter();
+            let _ = holders.try_for_each(|(owner, it)| visit(owner, Some(it.permits)));
+        }
+        Some(Hold::Exclusive {
             who: Who::Waiter(owner),
             ..
-        } => drop(visit(owner, None)),
-        _ => holders.visit(name, &mut visit),
+        }) => {
+            let _ = visit(owner, None);
+        }
+        Some(Hold::Exclusive { .. }) | None => holders.visit(name, visit),
     }
-    is_sure
 }
 
 /// The search for a cycle that an asker would close.
@@ -395,20 +409,7 @@ impl<'a> Search<'a> {
             }
             ControlFlow::Continue(())
         };
-        match hold {
-            Some(Hold::Free | Hold::NoLock) => {}
-            Some(Hold::Shared(shared)) => {
-                let mut holders = shared.iter();
-                let _ = holders.try_for_each(|(owner, it)| visit(owner, Some(it.permits)));
-            }
-            Some(Hold::Exclusive {
-                who: Who::Waiter(owner),
-                ..
-            }) => {
-                let _ = visit(owner, None);
-            }
-            Some(Hold::Exclusive { .. }) | None => holders.visit(name, &mut visit),
-        }
+        visit_holders(name, hold, holders, &mut visit);
         let found = Rc::new(found);
         if let Some(queue) = queue {
             self.queues.insert(queue, Rc::clone(&found));
