@@ -86,9 +86,9 @@ impl<'a> Loaded<'a> {
         } = &self.hold
         {
             locks.know_holder(self.op.name(), holder.fence, || match who {
-                Who::Caller => caller.map_or([].into(), |it| it.bytes().into()),
-                Who::Waiter(owner) => (&**owner).into(),
-                Who::Other => self.before.exclusive_owner().unwrap_or_default().into(),
+                Who::Caller => caller.map(|it| it.bytes().into()),
+                Who::Waiter(owner) => Some((&**owner).into()),
+                Who::Other => self.before.exclusive_owner().map(Into::into),
             });
         }
         let free = self.hold.is_free();

@@ -23,9 +23,11 @@ use crate::ticket::{Multi, MultiId, Rank};
 use crate::watch::{LastValue, Search, Watch, WatchId};
 use crate::{Channel, Delivery, Fence, Gauges, Listener, Mode, Name, Ticket, TicketId, Timestamp};
 
+mod deadlines;
 mod invariants;
 mod queue;
 
+pub(crate) use deadlines::Deadlines;
 pub(crate) use queue::{Check, Queue, QueueId, Streak};
 
 /// The half of an entry that comes from the queue.
@@ -247,19 +249,8 @@ impl Table {
         self.due_now > 0
     }
 
-    /// The ticket whose wait has been over for longest.
-    pub(crate) fn wait_passed(&self, now: Timestamp) -> Option<TicketId> {
-        self.deadlines.wait_passed(now)
-    }
-
-    /// The queue whose check has been overdue for longest.
-    pub(crate) fn check_passed(&self, now: Timestamp) -> Option<QueueId> {
-        self.deadlines.check_passed(now)
-    }
-
-    /// The first deadline.
-    pub(crate) fn first_deadline(&self) -> Option<Timestamp> {
-        self.deadlines.first()
+    pub(crate) const fn deadlines(&self) -> &Deadlines {
+        &self.deadlines
     }
 
     /// Forgets a queue without tickets, watches and a published value; false if it
@@ -419,23 +410,17 @@ impl Table {
 
     /// Any place of a queue, kept or not.
     pub(crate) fn first_place(&self, id: QueueId) -> Option<TicketId> {
-        self.front(id).or_else(|| {
-            let mut kept = self.kept.range(all_of(id));
-            Some(kept.next()?.1.id())
-        })
+        self.front(id)
+            .or_else(|| self.kept_ranks(id).next().map(Rank::id))
     }
 
     /// Any place of a queue with a number up to `last`, kept or not.
     pub(crate) fn first_place_until(&self, id: QueueId, last: NonZeroU64) -> Option<TicketId> {
         // Only an upgrade comes before older tickets, and a queue has at most
         // one.
-        let behind = self.behind.range(all_of(id)).take(1);
-        let others = behind.chain(self.kept.range(all_of(id)).take(1));
-        let places = self
-            .front(id)
-            .into_iter()
-            .chain(others.map(|(_, rank)| rank.id()));
-        places.into_iter().find(|place| place.number() <= last)
+        let waiting = self.waiting_ranks(id).take(2);
+        let mut places = waiting.chain(self.kept_ranks(id).take(1)).map(Rank::id);
+        places.find(|place| place.number() <= last)
     }
 
     /// The exclusive holder of a lock, as its key was last read or written, with the
@@ -450,11 +435,12 @@ impl Table {
         &mut self,
         id: QueueId,
         fence: Fence,
-        owner: impl FnOnce() -> Arc<[u8]>,
+        owner: impl FnOnce() -> Option<Arc<[u8]>>,
     ) {
         let is_known = self.holder(id).is_some_and(|it| it.0 == fence);
-        if !is_known && self.queues.get(&id).is_some_and(|it| it.len > 1) {
-            self.holders.insert(id, (fence, owner()));
+        let is_worth_it = !is_known && self.queues.get(&id).is_some_and(|it| it.len > 1);
+        if let Some(owner) = is_worth_it.then(owner).flatten() {
+            self.holders.insert(id, (fence, owner));
         }
     }
 
@@ -573,18 +559,26 @@ impl Table {
 
     /// The waiting tickets of a queue, in order.
     pub(crate) fn in_order(&self, id: QueueId) -> impl Iterator<Item = (TicketId, &Ticket)> {
-        let ticket = |id: TicketId| Some((id, &**self.tickets.get(&id)?));
-        let behind = self.behind.range(all_of(id)).map(|(_, rank)| rank.id());
-        self.front(id).into_iter().chain(behind).filter_map(ticket)
+        let ids = self.waiting_ranks(id).map(Rank::id);
+        ids.filter_map(|id| Some((id, &**self.tickets.get(&id)?)))
+    }
+
+    /// The positions of the waiting tickets of a queue, in order.
+    fn waiting_ranks(&self, id: QueueId) -> impl Iterator<Item = Rank> {
+        let front = self.front(id).map(|front| self.rank(front));
+        let behind = self.behind.range(all_of(id)).map(|(_, rank)| *rank);
+        front.into_iter().chain(behind)
+    }
+
+    /// The positions of the kept places of a queue, in order.
+    fn kept_ranks(&self, id: QueueId) -> impl Iterator<Item = Rank> {
+        self.kept.range(all_of(id)).map(|(_, rank)| *rank)
     }
 
     /// All places of a queue in order, including kept ones.
     pub(crate) fn places(&self, id: QueueId) -> impl Iterator<Item = &Ticket> {
-        let front = self.front(id).map(|front| self.rank(front));
-        let rank = |(_, rank): &(QueueId, Rank)| *rank;
-        let behind = self.behind.range(all_of(id)).map(rank);
-        let mut waiting = front.into_iter().chain(behind).peekable();
-        let mut kept = self.kept.range(all_of(id)).map(rank).peekable();
+        let mut waiting = self.waiting_ranks(id).peekable();
+        let mut kept = self.kept_ranks(id).peekable();
         let ranks = std::iter::from_fn(move || match (waiting.peek(), kept.peek()) {
             (Some(one), Some(other)) if one > other => kept.next(),
             (None, _) => kept.next(),
@@ -881,33 +875,6 @@ impl Table {
         for session in watch.sessions() {
             self.session_watches.remove(&(session, id));
         }
-    }
-}
-
-#[derive(Debug, Default)]
-struct Deadlines {
-    waits: BTreeSet<(Timestamp, TicketId)>,
-    checks: BTreeSet<(Timestamp, QueueId)>,
-}
-
-impl Deadlines {
-    /// The ticket whose wait has been over for longest.
-    fn wait_passed(&self, now: Timestamp) -> Option<TicketId> {
-        let (at, ticket) = self.waits.first()?;
-        at.has_passed(now).then_some(*ticket)
-    }
-
-    /// The queue whose check has been overdue for longest.
-    fn check_passed(&self, now: Timestamp) -> Option<QueueId> {
-        let (at, queue) = self.checks.first()?;
-        at.has_passed(now).then_some(*queue)
-    }
-
-    /// The first deadline.
-    fn first(&self) -> Option<Timestamp> {
-        let wait = self.waits.first().map(|(at, _)| *at);
-        let check = self.checks.first().map(|(at, _)| *at);
-        [wait, check].into_iter().flatten().min()
     }
 }
 

@@ -322,7 +322,7 @@ impl Locks {
         &mut self,
         name: Name<'_>,
         fence: Option<Fence>,
-        owner: impl FnOnce() -> Arc<[u8]>,
+        owner: impl FnOnce() -> Option<Arc<[u8]>>,
     ) {
         if let Some((id, fence)) = self.table.find(name).zip(fence) {
             self.table.know_holder(id, fence, owner);

@@ -48,7 +48,7 @@ impl Locks {
         !end.has_passed(now)
             && queue.is_quiet_until(end)
             && self.table.search(id).is_none()
-            && (queue.watches() == 0 || is_watched())
+            && (!self.table.has_watches(id) || is_watched())
             // Without a waiter, hand-offs in a row end.
             && (queue.streak().is_new() || self.table.front(id).is_some())
     }

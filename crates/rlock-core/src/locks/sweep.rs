@@ -207,13 +207,18 @@ impl Locks {
             Source::Unbound => self.next_unbound().into(),
             Source::Closed => self.sweep_closed(),
             Source::Rechecks => self.recheck_one(),
-            Source::Waits => self.table.wait_passed(now).map(Due::WaitEnd).into(),
+            Source::Waits => self
+                .table
+                .deadlines()
+                .wait_passed(now)
+                .map(Due::WaitEnd)
+                .into(),
         }
     }
 
     /// The lock whose check has been overdue for longest.
     fn next_due_check(&mut self, now: Timestamp) -> Option<Due> {
-        let id = self.table.check_passed(now)?;
+        let id = self.table.deadlines().check_passed(now)?;
         let queue = self.table.queue(id)?;
         let due = due_to_settle(queue);
         let again = matches!(queue.next_check(), Check::Again(_));
@@ -243,7 +248,7 @@ impl Locks {
             return Some(now);
         }
         // A deadline has passed once its millisecond is over.
-        let first = self.table.first_deadline().map(|at| at.plus_millis(1));
+        let first = self.table.deadlines().first().map(|at| at.plus_millis(1));
         let granting = self.granting_from.filter(|_| self.has_contended());
         let first = first.into_iter().chain(granting).min()?;
         Some(first.max(now))

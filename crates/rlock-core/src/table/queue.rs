@@ -145,11 +145,6 @@ impl Queue {
         &self.streak
     }
 
-    /// The number of watches.
-    pub(crate) const fn watches(&self) -> u32 {
-        self.watches
-    }
-
     /// Whether it has other watches than the first.
     pub(super) fn has_more_watches(&self) -> bool {
         self.watches > u32::from(self.first_watch != WatchId::MIN)
