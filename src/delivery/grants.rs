@@ -83,10 +83,10 @@ impl Grants {
 
     /// The server has written the messages of the turn.
     pub(crate) fn turn_ended(&mut self) {
-        while self.has_published() {
-            if let Some((sent, grant)) = self.sent.pop_last() {
-                self.by_owner.remove(&(self.hash(grant.owner()), sent));
-            }
+        while self.has_published()
+            && let Some((sent, grant)) = self.sent.pop_last()
+        {
+            self.by_owner.remove(&(self.hash(grant.owner()), sent));
         }
     }
 

@@ -221,45 +221,11 @@ fn read<'a, 'k>(
     let has_fence = usize::from(fence.is_some());
     let seen = usize::from(count.is_some()) + has_fence;
     let fence = fence.and_then(|text| codec::fence(text.bytes()));
-    let exclusive = |owner, count, value| {
-        Stored::Exclusive(One {
-            owner,
-            is_shared: false,
-            value,
-            holder: Holder {
-                count,
-                ..Holder::new(fence, deadline)
-            },
-        })
-    };
-    if let (Some(caller), Some(count)) = (caller, &count) {
-        let value = (key.len() == seen + 1).then(|| key.field(constants().value.text()));
-        let value = value.flatten();
-        if seen + usize::from(value.is_some()) == key.len() {
-            let value = value.and_then(|text| codec::value(text.bytes()));
-            let count = codec::count(count.bytes());
-            return count.map_or(Stored::NoLock, |count| {
-                exclusive(Owner::Caller(caller), count, value)
-            });
-        }
-        // Most shared locks have one holder. Without the fence one of the four
-        // fields could be another holder's.
-        if seen == SEEN_OF_ONE
-            && key.len() == FIELDS_OF_ONE
-            && let Some(holder) = read_sole(key, caller, count)
-        {
-            let one = One {
-                owner: Owner::Caller(caller),
-                is_shared: true,
-                value: None,
-                holder: Holder {
-                    fence,
-                    deadline,
-                    ..holder
-                },
-            };
-            return Stored::Sole { one, holder };
-        }
+    let stored = (fence, deadline);
+    if let (Some(caller), Some(count)) = (caller, &count)
+        && let Some(own) = read_own(key, caller, count, seen, stored)
+    {
+        return own;
     }
     if count.is_none()
         && key.len() == FIELDS_OF_PLAIN
@@ -267,7 +233,7 @@ fn read<'a, 'k>(
         && let Some(count) = key.field(OwnedText::new(owner).text())
         && let Some(count) = codec::count(count.bytes())
     {
-        return exclusive(Owner::new(Arc::clone(owner), caller), count, None);
+        return exclusive(Owner::new(Arc::clone(owner), caller), count, None, stored);
     }
     // A shared lock has its mode and a holder's count besides the fence.
     let mode = (key.len() >= 2 + has_fence).then(|| key.field(constants().mode.text()));
@@ -279,9 +245,63 @@ fn read<'a, 'k>(
         }),
         Some(_) => Stored::NoLock,
         None => sole_owner(key).map_or(Stored::NoLock, |it| {
-            exclusive(Owner::new(it.owner, caller), it.count, it.value)
+            exclusive(Owner::new(it.owner, caller), it.count, it.value, stored)
         }),
     }
+}
+
+fn exclusive<'a>(
+    owner: Owner<'a>,
+    count: u32,
+    value: Option<Arc<[u8]>>,
+    (fence, deadline): (Option<Fence>, Timestamp),
+) -> Stored<'a> {
+    Stored::Exclusive(One {
+        owner,
+        is_shared: false,
+        value,
+        holder: Holder {
+            count,
+            ..Holder::new(fence, deadline)
+        },
+    })
+}
+
+/// The hold of the requesting owner alone, which has this count; `seen` fields are
+/// read already. `None` if it may have others beside it.
+fn read_own<'a>(
+    key: &Key<'_>,
+    caller: Text<'a>,
+    count: &OwnedText,
+    seen: usize,
+    (fence, deadline): (Option<Fence>, Timestamp),
+) -> Option<Stored<'a>> {
+    let value = (key.len() == seen + 1).then(|| key.field(constants().value.text()));
+    let value = value.flatten();
+    if seen + usize::from(value.is_some()) == key.len() {
+        let value = value.and_then(|text| codec::value(text.bytes()));
+        let count = codec::count(count.bytes());
+        return Some(count.map_or(Stored::NoLock, |count| {
+            exclusive(Owner::Caller(caller), count, value, (fence, deadline))
+        }));
+    }
+    // Most shared locks have one holder. Without the fence one of the four fields
+    // could be another holder's.
+    if seen != SEEN_OF_ONE || key.len() != FIELDS_OF_ONE {
+        return None;
+    }
+    let holder = read_sole(key, caller, count)?;
+    let one = One {
+        owner: Owner::Caller(caller),
+        is_shared: true,
+        value: None,
+        holder: Holder {
+            fence,
+            deadline,
+            ..holder
+        },
+    };
+    Some(Stored::Sole { one, holder })
 }
 
 fn read_sole(key: &Key<'_>, caller: Text, count: &OwnedText) -> Option<Holder> {

@@ -12,7 +12,6 @@ pub(crate) use other_holders::OtherHolders;
 use std::collections::VecDeque;
 
 use rlock_core::{Announce, Effect, Hold, Locks, Name, Step, Who};
-
 use smallvec::smallvec;
 
 use crate::{
