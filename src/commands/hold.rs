@@ -2,7 +2,7 @@
 //! `RLOCK.RELEASE`, `RLOCK.DOWNGRADE`, `RLOCK.MRENEW`, `RLOCK.MRELEASE`
 
 use rlock_core::{
-    Fence, Renewal, Setting,
+    Extras, Fence, Renewal, Setting,
     syntax::{self, KeyAndOwner, Release, ReleaseAll, Renew, RenewAll},
 };
 
@@ -24,7 +24,7 @@ pub(super) fn renew(call: &Call<'_>) -> Option<()> {
         fence,
         channel,
         bind,
-        value,
+        extras,
     } = call.parsed(parsed)?;
     let session = call.accepted(connection(call.ctx, channel, bind))?;
     change_hold(call, *key, *owner, |state, op| {
@@ -34,7 +34,7 @@ pub(super) fn renew(call: &Call<'_>) -> Option<()> {
             session: session.or_else(|| state.session_for(op)),
             channel: channel.map(|it| it.channel()),
             bind,
-            value,
+            extras,
         };
         let watches_max = settings::number(Setting::MaxWatches);
         transact(state, op, |locks, name, hold, _| {
@@ -113,7 +113,7 @@ pub(super) fn renew_all(call: &Call<'_>) -> Option<()> {
             session: session.or_else(|| state.session_for_any(op, keys)),
             channel: channel.map(|it| it.channel()),
             bind: None,
-            value: None,
+            extras: Extras::NONE,
         };
         renew_each(state, op, keys, fence, &renewal)
     })?;

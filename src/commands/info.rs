@@ -28,7 +28,7 @@ pub(super) fn info(call: &Call<'_>) -> Option<()> {
         db: ctx.db(),
         key: key.bytes(),
     };
-    if let Some(value) = holding.value.as_deref()
+    if let Some(value) = holding.extras.value.as_deref()
         && let [(_, holder)] = &holding.holders[..]
         && let Some(fence) = holder.fence
         && ctx.flags().is_master()

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rlock_core::{Fence, Holder, Timestamp};
+use rlock_core::{Extras, Fence, Holder, Timestamp};
 
 use crate::api::{KeyEvent, OwnedText, Text, Word};
 
@@ -29,8 +29,8 @@ pub(crate) struct One<'a> {
     pub(crate) is_shared: bool,
     /// Its content, with the separate fence field and the key's expiry.
     pub(crate) holder: Holder,
-    /// Its published value, if it is exclusive.
-    pub(crate) value: Option<Arc<[u8]>>,
+    /// Its extras, if it is exclusive.
+    pub(crate) extras: Extras,
 }
 
 /// The owner of a hold.

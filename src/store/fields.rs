@@ -3,27 +3,27 @@
 use std::{cell::OnceCell, ops::ControlFlow, sync::Arc};
 
 use rlock_core::{
-    Holder, Timestamp,
+    Extra, Holder, Timestamp,
     codec::{self, ExclusiveHolder, Field, SharedHolders, SoleHolder},
 };
 
-use crate::api::{Key, MainThread, OwnedText};
+use crate::api::{Key, MainThread, OwnedText, Text};
 
-/// The number of fields of an exclusive lock without a value: its holder and its
+/// The number of fields of an exclusive lock without extras: its holder and its
 /// fence.
 pub(crate) const FIELDS_OF_PLAIN: usize = 2;
 /// The largest number of fields of an exclusive lock.
-pub(crate) const FIELDS_OF_EXCLUSIVE: usize = 3;
+pub(crate) const FIELDS_OF_EXCLUSIVE: usize = FIELDS_OF_PLAIN + Extra::ALL.len();
 /// The number of fields of a lock that one owner holds in shared mode.
 pub(crate) const FIELDS_OF_ONE: usize = 4;
 /// A hash with more fields than this is not an exclusive lock and is not
-/// scanned. Such a hold has three.
+/// scanned, even if a later version writes it.
 const FIELDS_MAX: usize = 16;
 
 /// Strings that many grants need, made once.
 pub(crate) struct Constants {
     pub(crate) fence: OwnedText,
-    pub(crate) value: OwnedText,
+    pub(crate) extras: [OwnedText; Extra::ALL.len()],
     pub(crate) mode: OwnedText,
     pub(crate) shared: OwnedText,
     pub(crate) one: OwnedText,
@@ -34,11 +34,17 @@ pub(crate) static CONSTANTS: MainThread<OnceCell<Constants>> = MainThread::new(O
 pub(crate) fn constants() -> &'static Constants {
     CONSTANTS.get().get_or_init(|| Constants {
         fence: OwnedText::new(codec::FENCE.as_bytes()),
-        value: OwnedText::new(codec::VALUE.as_bytes()),
+        extras: Extra::ALL.map(|it| OwnedText::new(it.field().as_bytes())),
         mode: OwnedText::new(codec::MODE.as_bytes()),
         shared: OwnedText::new(codec::SHARED.as_bytes()),
         one: OwnedText::new(b"1"),
     })
+}
+
+/// The extras of an exclusive hold, each with its field.
+pub(crate) fn extra_fields() -> impl Iterator<Item = (Extra, Text<'static>)> {
+    let fields = constants().extras.iter().map(OwnedText::text);
+    Extra::ALL.into_iter().zip(fields)
 }
 
 /// Scans a hash for its one holder; `None` if it is not an exclusive lock.
@@ -104,7 +110,7 @@ pub(crate) fn count_holders(key: &Key<'_>, now: Timestamp) -> Option<[usize; 2]>
             }
             Field::Count(_) if codec::count(value).is_none() => return ControlFlow::Break(()),
             Field::Count(_) => owners += 1,
-            Field::Fence | Field::Value | Field::Reserved => {}
+            Field::Fence | Field::Extra(_) | Field::Reserved => {}
         }
         ControlFlow::Continue(())
     });

@@ -3,7 +3,7 @@
 use std::{ops::ControlFlow, sync::Arc};
 
 use rlock_core::{
-    Fence, Hold, Holder, Holding, Locks, Name, Shared, Timestamp, Who,
+    Extra, Extras, Fence, Hold, Holder, Holding, Locks, Name, Shared, Timestamp, Who,
     codec::{self, Field, Orphan},
     syntax::OWNER_LEN_MAX,
 };
@@ -12,7 +12,7 @@ use super::{
     before::{Before, One, Owner},
     fields::{
         FIELDS_OF_EXCLUSIVE, FIELDS_OF_ONE, FIELDS_OF_PLAIN, constants, count_holders,
-        holder_field, scan, sole_owner,
+        extra_fields, holder_field, scan, sole_owner,
     },
     shared_cache::{SharedCache, Stamp},
 };
@@ -39,8 +39,12 @@ pub(crate) fn load<'a>(
                 Owner::Caller(_) => Who::Caller,
                 Owner::Other(_) => Who::Other,
             };
-            let (holder, value) = (one.holder, one.value.clone());
-            let hold = Hold::Exclusive { who, holder, value };
+            let (holder, extras) = (one.holder, one.extras.clone());
+            let hold = Hold::Exclusive {
+                who,
+                holder,
+                extras,
+            };
             (hold, Before::One(one))
         }
         Stored::Sole { one, holder } => {
@@ -67,7 +71,7 @@ pub(crate) fn exclusive_owner<'a>(
     }
     let mut found = None;
     let scanned = key.for_each_field(&mut |field, value| match Field::named(field) {
-        Field::Fence | Field::Value => ControlFlow::Continue(()),
+        Field::Fence | Field::Extra(_) => ControlFlow::Continue(()),
         Field::Count(owner) if found.is_none() && codec::count(value).is_some() => {
             let Some(room) = room.get_mut(..owner.len()) else {
                 return ControlFlow::Break(());
@@ -94,7 +98,7 @@ pub(crate) fn holders(
         Stored::Exclusive(one) => Holding {
             is_shared: false,
             holders: vec![(one.owner.bytes().into(), one.holder)],
-            value: one.value,
+            extras: one.extras,
         },
         // There is no requesting owner, so nobody counts as the only holder.
         Stored::NoLock | Stored::Sole { .. } => return None,
@@ -106,7 +110,7 @@ pub(crate) fn holders(
             Holding {
                 is_shared: true,
                 holders,
-                value: None,
+                extras: Extras::NONE,
             }
         }
     };
@@ -233,7 +237,12 @@ fn read<'a, 'k>(
         && let Some(count) = key.field(OwnedText::new(owner).text())
         && let Some(count) = codec::count(count.bytes())
     {
-        return exclusive(Owner::new(Arc::clone(owner), caller), count, None, stored);
+        return exclusive(
+            Owner::new(Arc::clone(owner), caller),
+            count,
+            Extras::NONE,
+            stored,
+        );
     }
     // A shared lock has its mode and a holder's count besides the fence.
     let mode = (key.len() >= 2 + has_fence).then(|| key.field(constants().mode.text()));
@@ -245,7 +254,7 @@ fn read<'a, 'k>(
         }),
         Some(_) => Stored::NoLock,
         None => sole_owner(key).map_or(Stored::NoLock, |it| {
-            exclusive(Owner::new(it.owner, caller), it.count, it.value, stored)
+            exclusive(Owner::new(it.owner, caller), it.count, it.extras, stored)
         }),
     }
 }
@@ -253,13 +262,13 @@ fn read<'a, 'k>(
 fn exclusive<'a>(
     owner: Owner<'a>,
     count: u32,
-    value: Option<Arc<[u8]>>,
+    extras: Extras,
     (fence, deadline): (Option<Fence>, Timestamp),
 ) -> Stored<'a> {
     Stored::Exclusive(One {
         owner,
         is_shared: false,
-        value,
+        extras,
         holder: Holder {
             count,
             ..Holder::new(fence, deadline)
@@ -276,13 +285,11 @@ fn read_own<'a>(
     seen: usize,
     (fence, deadline): (Option<Fence>, Timestamp),
 ) -> Option<Stored<'a>> {
-    let value = (key.len() == seen + 1).then(|| key.field(constants().value.text()));
-    let value = value.flatten();
-    if seen + usize::from(value.is_some()) == key.len() {
-        let value = value.and_then(|text| codec::value(text.bytes()));
+    let (extras, found) = read_extras(key, key.len().saturating_sub(seen));
+    if seen + found == key.len() {
         let count = codec::count(count.bytes());
         return Some(count.map_or(Stored::NoLock, |count| {
-            exclusive(Owner::Caller(caller), count, value, (fence, deadline))
+            exclusive(Owner::Caller(caller), count, extras, (fence, deadline))
         }));
     }
     // Most shared locks have one holder. Without the fence one of the four fields
@@ -294,7 +301,7 @@ fn read_own<'a>(
     let one = One {
         owner: Owner::Caller(caller),
         is_shared: true,
-        value: None,
+        extras: Extras::NONE,
         holder: Holder {
             fence,
             deadline,
@@ -302,6 +309,22 @@ fn read_own<'a>(
         },
     };
     Some(Stored::Sole { one, holder })
+}
+
+/// The extras of a hold whose key has this many fields more, and how many of these
+/// they are.
+#[inline(always)]
+fn read_extras(key: &Key<'_>, more: usize) -> (Extras, usize) {
+    let (mut extras, mut found) = (Extras::NONE, 0);
+    if (1..=Extra::ALL.len()).contains(&more) {
+        for (extra, field) in extra_fields() {
+            if let Some(content) = key.field(field) {
+                extras.read(extra, content.bytes());
+                found += 1;
+            }
+        }
+    }
+    (extras, found)
 }
 
 fn read_sole(key: &Key<'_>, caller: Text, count: &OwnedText) -> Option<Holder> {
@@ -346,7 +369,7 @@ fn load_shared<'a>(
         Some((owner, holder)) if shared.len() == 1 => Before::One(One {
             owner: Owner::new(owner.into(), caller),
             is_shared: true,
-            value: None,
+            extras: Extras::NONE,
             holder: Holder {
                 fence,
                 deadline,

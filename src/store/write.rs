@@ -5,12 +5,12 @@
 //! The events come last, after the key is closed, because other modules may
 //! change it during an event.
 
-use rlock_core::{Fence, Hold, Holder, Shared, Timestamp, Who};
+use rlock_core::{Extras, Fence, Hold, Holder, Shared, Timestamp, Who};
 use smallvec::SmallVec;
 
 use super::{
     before::{Before, One},
-    fields::{constants, holder_field, holder_terms},
+    fields::{constants, extra_fields, holder_field, holder_terms},
 };
 use crate::api::{Context, Field, Key, KeyEvent, OwnedText, Text, Word};
 
@@ -51,10 +51,17 @@ impl<'a> Diff<'a> {
             // A free key stays absent, and other data is never touched.
             (Before::Free, Hold::Free) | (Before::NoLock, _) | (_, Hold::NoLock) => {}
             (_, Hold::Free) => diff.ending = before.ending(now),
-            (_, Hold::Exclusive { who, holder, value }) => {
+            (
+                _,
+                Hold::Exclusive {
+                    who,
+                    holder,
+                    extras,
+                },
+            ) => {
                 // A holder without known details keeps its state.
                 if let Some(owner) = sole_owner(who, caller) {
-                    diff.exclusive(before, owner, holder, value.as_deref(), now);
+                    diff.exclusive(before, owner, (holder, extras), now);
                 }
             }
             (_, Hold::Shared(shared)) => {
@@ -68,8 +75,7 @@ impl<'a> Diff<'a> {
         &mut self,
         before: &'a Before<'a>,
         owner: Word<'a>,
-        holder: &Holder,
-        value: Option<&[u8]>,
+        (holder, extras): (&Holder, &Extras),
         now: Timestamp,
     ) {
         let one = before.one(now);
@@ -90,7 +96,7 @@ impl<'a> Diff<'a> {
             }
         }
         self.put_fence(holder.fence, one.and_then(|one| one.holder.fence));
-        self.put_value(value, one);
+        self.put_extras(extras, one);
         self.put_end(holder.deadline, one.map(|one| one.holder.deadline));
     }
 
@@ -130,7 +136,7 @@ impl<'a> Diff<'a> {
             Some(one) => self.del.push(one.owner.word()),
             None => {}
         }
-        self.put_value(None, one);
+        self.put_extras(&Extras::NONE, one);
         self.put_end(shared.last_end().unwrap_or(now), deadline);
     }
 
@@ -146,16 +152,19 @@ impl<'a> Diff<'a> {
         }
     }
 
-    /// A stored value is replaced or deleted.
-    fn put_value(&mut self, value: Option<&[u8]>, one: Option<&One<'_>>) {
-        let stored = one.and_then(|one| one.value.as_deref());
-        if value == stored {
+    /// Each of the stored extras is replaced or deleted if it is another one.
+    fn put_extras(&mut self, extras: &Extras, one: Option<&One<'_>>) {
+        let none = Extras::NONE;
+        let stored = one.map_or(&none, |one| &one.extras);
+        if extras == stored {
             return;
         }
-        let field = constants().value.text().into();
-        match value {
-            Some(value) => self.put.push((field, OwnedText::new(value).into())),
-            None => self.del.push(field),
+        for (extra, field) in extra_fields() {
+            match (extras.get(extra), stored.get(extra)) {
+                (new, old) if new == old => {}
+                (Some(new), _) => self.put.push((field.into(), OwnedText::new(&new).into())),
+                (None, _) => self.del.push(field.into()),
+            }
         }
     }
 

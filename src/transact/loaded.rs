@@ -82,8 +82,9 @@ impl<'a> Loaded<'a> {
         if let Hold::Exclusive {
             who,
             holder,
-            value: None,
+            extras,
         } = &self.hold
+            && extras.are_none()
         {
             locks.know_holder(self.op.name(), holder.fence, || match who {
                 Who::Caller => caller.map(|it| it.bytes().into()),

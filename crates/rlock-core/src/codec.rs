@@ -1,7 +1,7 @@
 //! The format of a hold in the hash of its key.
 //!
 //! An exclusive hold has a field named after its owner with the hold count, a
-//! field for its fence, and a field for its value if it has one. A shared lock
+//! field for its fence, and a field for each of its [`Extras`]. A shared lock
 //! has a field for its mode. Each shared holder has a field with its count, and
 //! one with its terms: the end of its lease, its fence and its permits. The key's
 //! time to live is the end of the last lease.
@@ -15,13 +15,11 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use crate::hold::COUNT_MAX;
-use crate::syntax::{OWNER_LEN_MAX, RESERVED_PREFIX, VALUE_LEN_MAX, decimal};
-use crate::{Fence, Holder, Timestamp};
+use crate::syntax::{OWNER_LEN_MAX, RESERVED_PREFIX, decimal};
+use crate::{Extra, Extras, Fence, Holder, Timestamp};
 
 /// The field of the last granted fence.
 pub const FENCE: &str = "rlock:fence";
-/// The field of the value of an exclusive hold.
-pub const VALUE: &str = "rlock:value";
 /// The field of the mode. An exclusive lock has none.
 pub const MODE: &str = "rlock:mode";
 /// The mode field's content for a shared lock.
@@ -38,8 +36,8 @@ pub enum Field<'a> {
     Terms(&'a [u8]),
     /// The last granted fence.
     Fence,
-    /// The value of an exclusive hold.
-    Value,
+    /// This extra of an exclusive hold.
+    Extra(Extra),
     /// Another reserved field: the mode, or a field of a later version.
     Reserved,
 }
@@ -54,10 +52,8 @@ impl<'a> Field<'a> {
             Self::Terms(owner)
         } else if name == FENCE.as_bytes() {
             Self::Fence
-        } else if name == VALUE.as_bytes() {
-            Self::Value
         } else {
-            Self::Reserved
+            Extra::named(name).map_or(Self::Reserved, Self::Extra)
         }
     }
 }
@@ -73,12 +69,6 @@ pub fn count(value: &[u8]) -> Option<u32> {
 #[must_use]
 pub fn fence(value: &[u8]) -> Option<Fence> {
     Fence::new(decimal(value)?)
-}
-
-/// Reads a published value, if its length is allowed: others may write any number of bytes.
-#[must_use]
-pub fn value(value: &[u8]) -> Option<Arc<[u8]>> {
-    (value.len() <= VALUE_LEN_MAX).then(|| value.into())
 }
 
 /// The shared holder with these terms, entered once.
@@ -179,8 +169,8 @@ pub struct ExclusiveHolder {
     pub owner: Arc<[u8]>,
     /// The hold count.
     pub count: u32,
-    /// The value that the hold publishes.
-    pub value: Option<Arc<[u8]>>,
+    /// Its extras.
+    pub extras: Extras,
 }
 
 /// A hash that belongs to this module, whether it is a lock or not: it has a field
@@ -204,7 +194,7 @@ impl Orphan {
                 self.is_ours = true;
             }
             Field::Reserved => self.is_ours |= name == MODE.as_bytes(),
-            Field::Terms(_) | Field::Value => {}
+            Field::Terms(_) | Field::Extra(_) => {}
         }
     }
 
@@ -219,7 +209,7 @@ impl Orphan {
 #[derive(Debug, Default)]
 pub struct SoleHolder {
     found: Option<(Arc<[u8]>, u32)>,
-    value: Option<Arc<[u8]>>,
+    extras: Extras,
     is_none: bool,
 }
 
@@ -232,7 +222,7 @@ impl SoleHolder {
                 self.is_none |= count.is_none();
                 self.found = count.map(|count| (owner.into(), count));
             }
-            Field::Value => self.value = self::value(value),
+            Field::Extra(extra) => self.extras.read(extra, value),
             Field::Terms(_) | Field::Fence | Field::Reserved => {}
         }
         continue_if(!self.is_none)
@@ -242,11 +232,11 @@ impl SoleHolder {
     #[must_use]
     pub fn found(self) -> Option<ExclusiveHolder> {
         let (owner, count) = self.found.filter(|_| !self.is_none)?;
-        let value = self.value;
+        let extras = self.extras;
         Some(ExclusiveHolder {
             owner,
             count,
-            value,
+            extras,
         })
     }
 }
@@ -278,7 +268,7 @@ impl SharedHolders {
                 Some(count) => self.counts.push((owner.into(), count)),
                 None => self.is_none = true,
             },
-            Field::Fence | Field::Value | Field::Reserved => {}
+            Field::Fence | Field::Extra(_) | Field::Reserved => {}
         }
         continue_if(!self.is_none)
     }

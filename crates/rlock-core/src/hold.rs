@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use crate::{Fence, Grace, Shared, Timestamp};
+use crate::{Extras, Fence, Grace, Shared, Timestamp};
 
 /// The largest hold count.
 pub(crate) const COUNT_MAX: u32 = i32::MAX as u32;
@@ -116,8 +116,8 @@ pub enum Hold {
         who: Who,
         /// Its data. The permits do not count.
         holder: Holder,
-        /// The value that it publishes: for instance the address of a leader.
-        value: Option<Arc<[u8]>>,
+        /// What it has beside that.
+        extras: Extras,
     },
     /// At least one owner holds it in shared mode.
     Shared(Shared),
@@ -130,9 +130,12 @@ impl Hold {
     /// The exclusive hold of an owner that has entered once.
     #[must_use]
     pub const fn exclusive(who: Who, fence: Option<Fence>, deadline: Timestamp) -> Self {
-        let holder = Holder::new(fence, deadline);
-        let value = None;
-        Self::Exclusive { who, holder, value }
+        let (holder, extras) = (Holder::new(fence, deadline), Extras::NONE);
+        Self::Exclusive {
+            who,
+            holder,
+            extras,
+        }
     }
 
     /// Whether nobody holds the lock.
@@ -308,19 +311,15 @@ impl Hold {
     #[must_use]
     pub fn published(&self) -> Option<(Fence, &Arc<[u8]>)> {
         match self {
-            Self::Exclusive {
-                holder,
-                value: Some(value),
-                ..
-            } => holder.fence.map(|fence| (fence, value)),
-            Self::Free | Self::Exclusive { .. } | Self::Shared(_) | Self::NoLock => None,
+            Self::Exclusive { holder, extras, .. } => holder.fence.zip(extras.value.as_ref()),
+            Self::Free | Self::Shared(_) | Self::NoLock => None,
         }
     }
 
-    /// Publishes another value with an exclusive hold.
-    pub(crate) fn publish(&mut self, new: &[u8]) {
-        if let Self::Exclusive { value, .. } = self {
-            *value = Some(new.into());
+    /// Changes each of the extras that is given, of an exclusive hold.
+    pub(crate) fn change_extras(&mut self, new: Extras<&[u8]>) {
+        if let Self::Exclusive { extras, .. } = self {
+            extras.change(new.kept());
         }
     }
 
@@ -330,7 +329,7 @@ impl Hold {
         now: Timestamp,
         owner: &[u8],
         options: &AcquireOptions,
-        value: Option<Arc<[u8]>>,
+        extras: Extras,
         fence: Fence,
     ) {
         let held = self.of_caller(owner).map_or(0, |held| held.count);
@@ -346,8 +345,11 @@ impl Hold {
         };
         match options.mode {
             Mode::Exclusive => {
-                let who = Who::Caller;
-                *self = Self::Exclusive { who, holder, value };
+                *self = Self::Exclusive {
+                    who: Who::Caller,
+                    holder,
+                    extras,
+                };
             }
             Mode::Shared { .. } => self.share(owner, holder),
         }

@@ -14,6 +14,7 @@
 //! - [`time`](Timestamp): the only notion of time;
 //! - [`hold`](Hold), [`shared`](Shared), [`fence`](Fence): the holders and their
 //!   fences;
+//! - [`extras`](Extras): what a hold may have beside its holder;
 //! - [`codec`]: the format of a hold in a hash;
 //! - [`ticket`](Ticket), `table`, [`watch`](Binding): the waiters and the owners
 //!   to notify; no rules;
@@ -28,6 +29,7 @@
 #![forbid(unsafe_code)]
 
 pub mod codec;
+mod extras;
 mod fence;
 mod hold;
 mod locks;
@@ -42,6 +44,7 @@ mod time;
 mod waits;
 mod watch;
 
+pub use extras::{Extra, Extras};
 pub use fence::Fence;
 pub use hold::{AcquireOptions, Hold, Holder, Mode, Who};
 pub use locks::{

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::{
-    AcquireOptions, Channel, Delivery, Fence, Grace, Granted, Listener, TicketId, Timestamp,
+    AcquireOptions, Channel, Delivery, Extras, Fence, Grace, Granted, Listener, TicketId, Timestamp,
 };
 
 /// The name of a lock: a key in a database.
@@ -53,8 +53,8 @@ pub struct Request<'a> {
     pub user: Option<&'a [u8]>,
     /// The channel for the outcome and a loss. Requires a connection.
     pub channel: Option<Channel<'a>>,
-    /// The value to publish with the hold. Requires exclusive mode.
-    pub value: Option<&'a [u8]>,
+    /// What the hold gets beside that. Requires exclusive mode.
+    pub extras: Extras<&'a [u8]>,
 }
 
 /// A renewal.
@@ -72,9 +72,9 @@ pub struct Renewal<'a> {
     /// How long the hold outlives its connection from now on; `None` leaves that
     /// unchanged. Requires a connection.
     pub bind: Option<Grace>,
-    /// The new value to publish with the hold; `None` leaves it unchanged.
-    /// Requires an exclusive hold.
-    pub value: Option<&'a [u8]>,
+    /// The new extras of the hold; what is not given stays. Requires an exclusive
+    /// hold.
+    pub extras: Extras<&'a [u8]>,
 }
 
 /// The limits for queueing.

@@ -4,7 +4,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use crate::table::QueueId;
-use crate::{AcquireOptions, Request, Timestamp};
+use crate::{AcquireOptions, Extras, Request, Timestamp};
 
 /// The number of a ticket; one table never reuses it, so a stale number finds
 /// nothing.
@@ -161,15 +161,15 @@ pub struct Ticket {
     /// The user for whom the place counts, by a hash of the name: the user that
     /// asked last.
     pub(crate) user: Option<NonZeroU64>,
-    /// The value to publish with the hold. Boxed, because few tickets have one.
-    pub(crate) value: Option<Box<Arc<[u8]>>>,
+    /// The extras of the hold. Boxed, because few tickets have any.
+    pub(crate) extras: Option<Box<Extras>>,
 }
 
 /// The allocator rounds up to this size, and there may be a million tickets.
 const _: () = assert!(size_of::<Ticket>() <= 112, "a ticket has grown");
 
-fn boxed(value: Option<&[u8]>) -> Option<Box<Arc<[u8]>>> {
-    value.map(|value| Box::new(value.into()))
+fn boxed(extras: Extras<&[u8]>) -> Option<Box<Extras>> {
+    (!extras.are_none()).then(|| Box::new(extras.kept()))
 }
 
 impl Ticket {
@@ -190,7 +190,7 @@ impl Ticket {
             multi: None,
             queue,
             user: None,
-            value: boxed(request.value),
+            extras: boxed(request.extras),
         }
     }
 
@@ -204,7 +204,7 @@ impl Ticket {
     ) -> Delivery {
         self.options = request.options;
         self.wait_ends = request.wait.ends(now);
-        self.value = boxed(request.value);
+        self.extras = boxed(request.extras);
         std::mem::replace(&mut self.delivery, delivery)
     }
 
@@ -223,15 +223,19 @@ impl Ticket {
     pub(crate) fn keep_until(&mut self, until: Timestamp) -> Delivery {
         self.wait_ends = until;
         self.options.bind = None;
-        self.value = None;
+        self.extras = None;
         std::mem::replace(&mut self.delivery, Delivery::Kept)
+    }
+
+    fn has_value(&self) -> bool {
+        self.extras.as_ref().is_some_and(|it| it.value.is_some())
     }
 
     /// Whether the hold must be remembered once it is granted: its loss is
     /// reported, it is bound to its connection, or it has a value.
-    pub(crate) const fn is_watched(&self) -> bool {
+    pub(crate) fn is_watched(&self) -> bool {
         self.options.bind.is_some()
-            || self.value.is_some()
+            || self.has_value()
             || matches!(self.delivery, Delivery::Notify(_))
     }
 }

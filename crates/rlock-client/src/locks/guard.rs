@@ -344,7 +344,7 @@ impl<K: Kind> Guard<K> {
     ///   [lease](crate::Terms::lease): choose one of at least `least` where it
     ///   must stay taken even so.
     /// - An operator can free it, and so can an [`Owner`] that is kept: it enters
-    ///   the lock under the same fence, and releases it.
+    ///   the lock under the same fence, and releases it, or cancels that call.
     /// - A server that loses what it acknowledged, in a crash or a failover, may
     ///   lose this as it may lose any lock. With
     ///   [`replicas`](crate::Terms::replicas) as many have to know it.

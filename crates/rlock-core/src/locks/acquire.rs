@@ -1,7 +1,5 @@
 //! Requests for a lock: entry, re-entry, upgrade, or queueing.
 
-use std::sync::Arc;
-
 use super::wait_for::{Place, Target};
 use crate::hold::COUNT_MAX;
 use crate::table::QueueId;
@@ -160,8 +158,8 @@ impl Locks {
         }
         let before = hold.deadline();
         let fence = self.fences.next(now, [name]);
-        let value = request.value.map(Arc::from);
-        hold.grant(now, request.owner, &request.options, value, fence);
+        let extras = request.extras.kept();
+        hold.grant(now, request.owner, &request.options, extras, fence);
         self.counters.grants += 1;
         self.remember(now, name, hold, fence, &request.watch_request());
         let mut step = Step::without_effects(Admission::Granted(fence));
@@ -201,9 +199,7 @@ impl Locks {
             .fence
             .get_or_insert_with(|| self.fences.next(now, [name]));
         hold.set_of_caller(request.owner, held);
-        if let Some(value) = request.value {
-            hold.publish(value);
-        }
+        hold.change_extras(request.extras);
         self.counters.grants += 1;
         self.remember(now, name, hold, fence, &request.watch_request());
         self.hold_changed(now, name, hold);

@@ -38,7 +38,7 @@ impl<'a> Request<'a> {
             session: self.session,
             channel: self.channel,
             bind: self.options.bind,
-            has_value: self.value.is_some(),
+            has_value: self.extras.value.is_some(),
         }
     }
 }
@@ -50,7 +50,7 @@ impl<'a> Renewal<'a> {
             session: self.session,
             channel: self.channel,
             bind: self.bind,
-            has_value: self.value.is_some(),
+            has_value: self.extras.value.is_some(),
         }
     }
 }

@@ -80,7 +80,7 @@ impl Locks {
         let Some(mut held) = hold.of_caller(owner) else {
             return Ok(Step::without_effects(None));
         };
-        if renewal.value.is_some() && !matches!(hold, Hold::Exclusive { .. }) {
+        if !renewal.extras.are_none() && !matches!(hold, Hold::Exclusive { .. }) {
             return Err(Refusal::ValueOfShared);
         }
         let is_taken = |fence: &Fence| is_of_another(hold, owner, *fence);
@@ -97,9 +97,7 @@ impl Locks {
         self.fences.record(now, name, fence);
         held.fence = Some(fence);
         hold.set_of_caller(owner, held);
-        if let Some(value) = renewal.value {
-            hold.publish(value);
-        }
+        hold.change_extras(renewal.extras);
         self.counters.renewals += 1;
         self.remember(now, name, hold, fence, &watch);
         let step = if own.is_some_and(|own| own < fence) {

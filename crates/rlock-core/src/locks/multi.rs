@@ -10,8 +10,8 @@ use super::wait_for::{Place, Target};
 use crate::hold::COUNT_MAX;
 use crate::ticket::MultiId;
 use crate::{
-    Admission, Delivery, Effect, Fence, Hold, Holders, Limits, Locks, Name, Refusal, Renewal,
-    Request, Step, Ticket, TicketId, Timestamp, Wait,
+    Admission, Delivery, Effect, Extras, Fence, Hold, Holders, Limits, Locks, Name, Refusal,
+    Renewal, Request, Step, Ticket, TicketId, Timestamp, Wait,
 };
 
 impl Locks {
@@ -148,7 +148,7 @@ impl Locks {
         let own = own.and_then(|multi| self.table.members(multi).first().copied());
         let earlier = own.and_then(|id| self.take_out(id));
         for (name, hold) in names.iter().zip(holds) {
-            hold.grant(now, request.owner, &request.options, None, fence);
+            hold.grant(now, request.owner, &request.options, Extras::NONE, fence);
             self.remember(now, *name, hold, fence, &request.watch_request());
             self.hold_changed(now, *name, hold);
         }

@@ -8,7 +8,8 @@
 use super::grant::Places;
 use crate::table::{Check, Queue, QueueId, Streak};
 use crate::{
-    Announce, Delivery, Effect, Granted, Hold, Locks, Name, Step, Ticket, TicketId, Timestamp,
+    Announce, Delivery, Effect, Extras, Granted, Hold, Locks, Name, Step, Ticket, TicketId,
+    Timestamp,
 };
 
 /// How long a lock is left to clients outside the queue, in milliseconds.
@@ -245,8 +246,8 @@ impl Locks {
         let was_upgraded = ticket.is_upgrade
             && matches!(hold, Hold::Shared(shared) if shared.get(&ticket.owner).is_some());
         let fence = self.fences.next(now, [name]);
-        let value = ticket.value.as_deref().cloned();
-        hold.grant(now, &ticket.owner, &ticket.options, value, fence);
+        let extras = ticket.extras.as_deref().cloned().unwrap_or_default();
+        hold.grant(now, &ticket.owner, &ticket.options, extras, fence);
         hold.view_as_other(&ticket.owner);
         self.counters.grants += 1;
         self.counters.handoffs += 1;
@@ -417,7 +418,7 @@ impl Locks {
         let mut leader = None;
         for (member, hold) in members.iter().zip(holds) {
             let ticket = self.table.remove(*member)?;
-            hold.grant(now, &ticket.owner, &ticket.options, None, fence);
+            hold.grant(now, &ticket.owner, &ticket.options, Extras::NONE, fence);
             hold.view_as_other(&ticket.owner);
             self.count_in_streak(ticket.queue);
             self.remember_ticket(ticket.queue, &ticket, fence);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::table::Queue;
-use crate::{Fence, Holder, Locks, Mode, Name, Ticket, Timestamp};
+use crate::{Extras, Fence, Holder, Locks, Mode, Name, Ticket, Timestamp};
 
 /// The number of waiters that are checked to find the longest wait.
 const FIRST_MAX: usize = 64;
@@ -83,6 +83,12 @@ impl From<Option<Fence>> for ViewValue<'_> {
     }
 }
 
+impl<'a> From<Option<&'a [u8]>> for ViewValue<'a> {
+    fn from(text: Option<&'a [u8]>) -> Self {
+        text.map_or(Self::Nil, Self::Text)
+    }
+}
+
 impl<'a> From<&'a [u8]> for ViewValue<'a> {
     fn from(text: &'a [u8]) -> Self {
         Self::Text(text)
@@ -102,8 +108,8 @@ pub struct Holding {
     pub is_shared: bool,
     /// The holders, each with its owner.
     pub holders: Vec<(Arc<[u8]>, Holder)>,
-    /// The value that an exclusive holder publishes.
-    pub value: Option<Arc<[u8]>>,
+    /// The extras of an exclusive holder.
+    pub extras: Extras,
 }
 
 impl Holding {
@@ -120,7 +126,7 @@ impl Holding {
         let waiters: Vec<_> = waiters.into_iter().flatten().collect();
         let holders = self.holders.iter().map(move |(owner, holder)| {
             let is_bound = locks.is_some_and(|locks| locks.is_bound(name, owner));
-            holder_fields(now, owner, holder, is_bound, self.value.as_deref())
+            holder_fields(now, owner, holder, is_bound, &self.extras)
         });
         let fence = self.holders.iter().filter_map(|it| it.1.fence).max();
         ViewFields::of([
@@ -141,7 +147,7 @@ fn holder_fields<'a>(
     owner: &'a [u8],
     holder: &Holder,
     is_bound: bool,
-    value: Option<&'a [u8]>,
+    extras: &'a Extras,
 ) -> ViewFields<'a> {
     ViewFields::of([
         ("owner", owner.into()),
@@ -150,7 +156,7 @@ fn holder_fields<'a>(
         ("lease-left-ms", holder.deadline.millis_from(now).into()),
         ("fence", holder.fence.into()),
         ("bound", u64::from(is_bound).into()),
-        ("value", value.map_or(ViewValue::Nil, ViewValue::Text)),
+        ("value", extras.value.as_deref().into()),
     ])
 }
 

@@ -54,8 +54,8 @@ impl<'a, A: Argument> Options<'a, A> {
         let options = self.checked()?;
         let channel = options.channel()?;
         let mode = options.mode()?;
-        let value = options.published()?;
-        if value.is_some() && matches!(mode, Mode::Shared { .. }) {
+        let extras = options.extras()?;
+        if extras.value.is_some() && matches!(mode, Mode::Shared { .. }) {
             return Err(ArgError::ExcludesOption {
                 option: Opt::Value.spec().token,
                 excludes: Opt::Shared.spec().token,
@@ -83,7 +83,7 @@ impl<'a, A: Argument> Options<'a, A> {
                 session: None,
                 user: None,
                 channel: channel.map(|it| it.channel()),
-                value,
+                extras,
             },
         })
     }

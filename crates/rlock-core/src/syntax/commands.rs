@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{ArgError, Argument, Command, NamedChannel, Opt, args, options::Options};
-use crate::{Fence, Grace};
+use crate::{Extras, Fence, Grace};
 
 /// The most keys of one command.
 const KEYS_MAX: u32 = 1024;
@@ -23,7 +23,7 @@ pub struct Renew<'a, A> {
     pub fence: Option<Fence>,
     pub channel: Option<NamedChannel<'a, A>>,
     pub bind: Option<Grace>,
-    pub value: Option<&'a [u8]>,
+    pub extras: Extras<&'a [u8]>,
 }
 
 /// `RLOCK.RELEASE key owner [ALL | PERMITS k] [FENCE n]`
@@ -93,7 +93,7 @@ pub fn renew<A: Argument>(words: &[A], lease_max_ms: u64) -> Result<Renew<'_, A>
         fence,
         channel: options.channel()?,
         bind: options.grace(Opt::Bind)?,
-        value: options.published()?,
+        extras: options.extras()?,
     })
 }
 

@@ -4,7 +4,7 @@ use super::{
     ArgError, Argument, Command, Opt, args,
     table::{Max, Value},
 };
-use crate::{Channel, ChannelKind, Fence, Grace};
+use crate::{Channel, ChannelKind, Extras, Fence, Grace};
 
 /// The options of a command, each at most once.
 pub(super) struct Options<'a, A> {
@@ -180,10 +180,12 @@ impl<'a, A: Argument> Options<'a, A> {
         Ok(Some(NamedChannel { kind, word }))
     }
 
-    /// The value to publish with the hold.
+    /// What the hold gets beside its holder.
     #[inline]
-    pub(super) fn published(&self) -> Result<Option<&'a [u8]>, ArgError> {
-        self.value(Opt::Value).map(args::value).transpose()
+    pub(super) fn extras(&self) -> Result<Extras<&'a [u8]>, ArgError> {
+        Ok(Extras {
+            value: self.value(Opt::Value).map(args::value).transpose()?,
+        })
     }
 
     /// The grace of an option.

@@ -1,7 +1,7 @@
 //! Fences: their seed, their growth, and which stored fences are believed.
 
 use rlock_core::{
-    AcquireOptions, Admission, Fence, Hold, Holder, Locks, Name, Refusal, Renewal, Shared,
+    AcquireOptions, Admission, Extras, Fence, Hold, Holder, Locks, Name, Refusal, Renewal, Shared,
     Timestamp, Wait, Who,
 };
 
@@ -46,7 +46,7 @@ const fn entered(count: u32, fence: Option<Fence>, deadline: Timestamp) -> Hold 
             count,
             ..Holder::new(fence, deadline)
         },
-        value: None,
+        extras: Extras::NONE,
     }
 }
 

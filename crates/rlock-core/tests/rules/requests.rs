@@ -1,8 +1,8 @@
 //! Short requests for the direct tests.
 
 use rlock_core::{
-    AcquireOptions, Channel, ChannelKind, Delivery, Hold, Holders, Limits, Locks, Mode, Name,
-    Renewal, Request, TicketId, Timestamp, VisitHolder, Wait, Who,
+    AcquireOptions, Channel, ChannelKind, Delivery, Extras, Hold, Holders, Limits, Locks, Mode,
+    Name, Renewal, Request, TicketId, Timestamp, VisitHolder, Wait, Who,
 };
 
 pub(crate) const KEY: Name<'static> = Name { db: 0, key: b"k" };
@@ -46,7 +46,7 @@ pub(crate) const fn request(owner: &str, wait: Wait) -> Request<'_> {
         session: None,
         user: None,
         channel: None,
-        value: None,
+        extras: Extras::NONE,
     }
 }
 
@@ -57,7 +57,7 @@ pub(crate) const RENEWAL: Renewal<'static> = Renewal {
     session: None,
     channel: None,
     bind: None,
-    value: None,
+    extras: Extras::NONE,
 };
 
 /// Queues a call; the number of its session identifies it.
@@ -92,10 +92,10 @@ pub(crate) fn notified(
 /// The hold in the view of another owner.
 pub(crate) fn of_somebody_else(hold: &Hold) -> Hold {
     match hold.clone() {
-        Hold::Exclusive { holder, value, .. } => Hold::Exclusive {
+        Hold::Exclusive { holder, extras, .. } => Hold::Exclusive {
             who: Who::Other,
             holder,
-            value,
+            extras,
         },
         other => other,
     }

@@ -1,8 +1,8 @@
 //! Connections that end, servers that may no longer grant, and stale numbers.
 
 use rlock_core::{
-    AcquireOptions, Admission, Delivery, Due, Effect, Fence, Gauges, Grace, Hold, Holders, Limits,
-    Locks, Mode, Name, Refusal, Renewal, Request, ValueMessage, VisitHolder, Wait, Who,
+    AcquireOptions, Admission, Delivery, Due, Effect, Extras, Fence, Gauges, Grace, Hold, Holders,
+    Limits, Locks, Mode, Name, Refusal, Renewal, Request, ValueMessage, VisitHolder, Wait, Who,
 };
 
 use crate::requests::{
@@ -165,7 +165,9 @@ fn value_published_after_a_demotion_is_kept() {
     let mut locks = Locks::default();
     let mut hold = Hold::Free;
     let asked = Request {
-        value: Some(b"a:1"),
+        extras: Extras {
+            value: Some(b"a:1"),
+        },
         ..request("ann", Wait::No)
     };
     let step = locks.acquire(at(0), KEY, &mut hold, &asked, &NO_LIMITS, &Nobody);

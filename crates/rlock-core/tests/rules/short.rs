@@ -1,6 +1,6 @@
 //! All short sequences of a few operations.
 
-use rlock_core::{AcquireOptions, Grace, Mode, Wait};
+use rlock_core::{AcquireOptions, Extras, Grace, Mode, Wait};
 
 use rlock_testkit::core::{
     operation::{Asked, Foreign, Operation, Pass, SHARED as TOGETHER},
@@ -32,6 +32,10 @@ const fn release(key: usize, owner: usize) -> Operation {
     }
 }
 
+const fn value(value: &'static str) -> Extras<&'static str> {
+    Extras { value: Some(value) }
+}
+
 const PAST_NEXT_END: Operation = Operation::Pass {
     time: Pass::PastNextEnd,
     timer_fires: true,
@@ -42,7 +46,7 @@ const EXCLUSIVE: [Operation; 11] = [
     ask(
         0,
         Asked {
-            value: Some("a:1"),
+            extras: value("a:1"),
             ..asked(0, Mode::Exclusive, Wait::Millis(3))
         },
     ),
@@ -52,7 +56,7 @@ const EXCLUSIVE: [Operation; 11] = [
         Asked {
             connection: Some(0),
             channel: Some(0),
-            value: Some("b:2"),
+            extras: value("b:2"),
             ..keeping(1, Mode::Exclusive)
         },
     ),
@@ -72,7 +76,7 @@ const EXCLUSIVE: [Operation; 11] = [
         connection: 0,
         channel: None,
         bind: None,
-        value: Some(""),
+        extras: value(""),
     },
     Operation::Cancel {
         key: 0,

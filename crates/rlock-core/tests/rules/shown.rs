@@ -72,7 +72,7 @@ impl Stage {
         Ok(Holding {
             is_shared: held.shared,
             holders: holders.collect(),
-            value: held.value.clone(),
+            extras: held.extras.clone(),
         })
     }
 
@@ -84,7 +84,7 @@ impl Stage {
                     codec::fence(value.as_bytes()).map(|it| self.number(it).to_string())
                 }
                 Field::Terms(_) => codec::holder(value.as_bytes()).map(|it| self.terms(&it)),
-                Field::Count(_) | Field::Value | Field::Reserved => None,
+                Field::Count(_) | Field::Extra(_) | Field::Reserved => None,
             };
             format!("{field}={}", shown.as_ref().unwrap_or(value))
         });

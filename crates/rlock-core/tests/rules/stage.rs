@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use rlock_core::{
-    ChannelKind, Fence, Limits, Name, Renewal, Timestamp,
+    ChannelKind, Extras, Fence, Limits, Name, Renewal, Timestamp,
     syntax::{self, Acquire, ArgError},
 };
 
@@ -149,7 +149,7 @@ impl Stage {
                     session: Some(session),
                     channel: it.channel.map(|it| it.channel()),
                     bind: it.bind,
-                    value: it.value,
+                    extras: it.extras,
                 };
                 (*it.key, driver.renew(named(it.key), it.owner, &renewal))
             }
@@ -161,7 +161,7 @@ impl Stage {
                     session: Some(session),
                     channel: it.channel.map(|it| it.channel()),
                     bind: None,
-                    value: None,
+                    extras: Extras::NONE,
                 };
                 let reply = driver.renew_all(&names(it.keys), (it.owner, it.fence), &renewal);
                 (it.keys[0], reply)

@@ -18,6 +18,7 @@
 //! - `unreleased`: the locks that the server refused to release;
 //! - `proof`: what a guard knows without the engine.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -145,6 +146,8 @@ pub struct Engine {
     /// of owners that may ask again: nothing orders them before the next request
     /// of the same owner.
     separate: Table<Id, Claims>,
+    /// How many of them there are for each owner and key.
+    separate_at: Table<Name, usize>,
     timers: BTreeSet<(Instant, Timer)>,
     /// Works whose turn may have come.
     next: VecDeque<Id>,
@@ -182,6 +185,7 @@ impl Engine {
             holds: Table::default(),
             requests: Table::default(),
             separate: Table::default(),
+            separate_at: Table::default(),
             timers: BTreeSet::new(),
             next: VecDeque::new(),
             flushes: Vec::new(),
@@ -283,6 +287,7 @@ impl Engine {
             && self.holds.is_empty()
             && self.requests.is_empty()
             && self.separate.is_empty()
+            && self.separate_at.is_empty()
             && self.timers.is_empty()
             && self.nodes.values().all(NodeState::is_unused)
     }
@@ -335,20 +340,34 @@ impl Engine {
 
     /// A request uses another connection than the main one.
     fn is_separate(&mut self, request: Id, claims: &Claims) {
-        if !claims.owner().is_single_use() {
-            self.separate.insert(request, claims.clone());
+        if claims.owner().is_single_use() {
+            return;
+        }
+        if self.separate.insert(request, claims.clone()).is_some() {
+            return;
+        }
+        for name in claims.names() {
+            *self.separate_at.entry(name.clone()).or_default() += 1;
         }
     }
 
     /// Whether a request of the same owner for one of these keys is in progress on
     /// another connection than the main one.
     fn is_asked_separately(&self, claims: &Claims) -> bool {
-        let is_same = |other: &Claims| claims.names().any(|it| other.names().any(|to| to == it));
-        self.separate.values().any(is_same)
+        let is_asked = |name| self.separate_at.contains_key(name);
+        !self.separate_at.is_empty() && claims.names().any(is_asked)
     }
 
     fn answered(&mut self, now: Instant, request: Id, result: Result<Reply, Fault>) {
         if let Some(claims) = self.separate.remove(&request) {
+            for name in claims.names() {
+                if let Entry::Occupied(mut number) = self.separate_at.entry(name.clone()) {
+                    *number.get_mut() -= 1;
+                    if *number.get() == 0 {
+                        number.remove();
+                    }
+                }
+            }
             let claims = claims.names().filter_map(|name| self.claims.get(name));
             self.next
                 .extend(claims.filter_map(|claim| claim.queue.front()));
@@ -407,6 +426,7 @@ impl Engine {
         self.timers.clear();
         self.requests.clear();
         self.separate.clear();
+        self.separate_at.clear();
     }
 
     fn flush(&mut self, now: Instant, flush: Id) {

@@ -371,7 +371,8 @@ impl World {
             let key = key.as_bytes();
             let stored = server.core.store.get(server.core.now, Name { db: 0, key });
             let held = stored.and_then(Stored::held);
-            let published = held.and_then(|it| Some((it.fence?.get(), it.value.as_deref()?)));
+            let published =
+                held.and_then(|it| Some((it.fence?.get(), it.extras.value.as_deref()?)));
             let known = leader.as_ref().map(|it| (it.0, &*it.1));
             assert_eq!(known, published, "of {}", String::from_utf8_lossy(key));
         }

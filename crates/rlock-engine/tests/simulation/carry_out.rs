@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use rlock_core::{
-    AcquireOptions, Channel, ChannelKind, Grace, Mode, Name, Renewal, Request as Asked, Wait,
+    AcquireOptions, Channel, ChannelKind, Extras, Grace, Mode, Name, Renewal, Request as Asked,
+    Wait,
 };
 use rlock_engine::engine::claims::Claims;
 use rlock_engine::engine::request::{Reply, Request, Undo};
@@ -48,7 +49,9 @@ impl Server {
                         name: name.as_bytes(),
                     }),
                     bind: terms.bound.map(grace),
-                    value: value.as_ref().map(Value::as_bytes),
+                    extras: Extras {
+                        value: value.as_ref().map(Value::as_bytes),
+                    },
                 };
                 let reply = self.renew(claims, *known, &renewal);
                 if *notify {
@@ -145,7 +148,9 @@ impl Server {
                 kind: ChannelKind::Plain,
                 name: name.as_bytes(),
             }),
-            value: value.as_ref().map(Value::as_bytes),
+            extras: Extras {
+                value: value.as_ref().map(Value::as_bytes),
+            },
         };
         self.calls += 1;
         let ask = messages::Ask {

@@ -1,11 +1,11 @@
 //! Each operation, applied to the core and to the naive model.
 
-use rlock_core::{AcquireOptions, Fence, Mode, Name, Renewal, Request, Timestamp, Wait};
+use rlock_core::{AcquireOptions, Extras, Fence, Mode, Name, Renewal, Request, Timestamp, Wait};
 
 use crate::core::{
     driver::text,
     foreign::{far_fence, name},
-    messages::{Ask, Reply, value_text},
+    messages::{Ask, Reply, extra_text},
     model::{Renewed, Via},
     operation::{Asked, CHANNELS, Foreign, OWNERS, Operation, Pass, Raise, SETS, USERS, Under},
     pair::{NOTHING, Pair},
@@ -89,7 +89,7 @@ impl Pair {
                 bind: None,
                 ..asked.options
             },
-            value: None,
+            extras: Extras::NONE,
             ..asked
         };
         let ask = self.ask(asked);
@@ -117,7 +117,7 @@ impl Pair {
             session: Some(session),
             user: Some(USERS[usize::from(session % 3 == 0)].as_bytes()),
             channel: asked.channel.map(|channel| CHANNELS[channel]),
-            value: asked.value.map(str::as_bytes),
+            extras: asked.extras.map(str::as_bytes),
         };
         Ask { request, call }
     }
@@ -132,7 +132,7 @@ impl Pair {
                 connection,
                 channel,
                 bind,
-                value,
+                extras,
             } => {
                 let (owner, session) = (OWNERS[owner], self.sessions[connection]);
                 let (fence, expected) = raise.map(|it| self.raise_to(it, key, owner)).unzip();
@@ -142,7 +142,7 @@ impl Pair {
                     session: Some(session),
                     channel: channel.map(|channel| CHANNELS[channel]),
                     bind,
-                    value: value.map(str::as_bytes),
+                    extras: extras.map(str::as_bytes),
                 };
                 let reply = self.driver.renew(name(key), owner, &renewal);
                 let answer = self.model.renew(key, owner, &renewed(&renewal, expected));
@@ -170,7 +170,7 @@ impl Pair {
                     session: Some(session),
                     channel: channel.map(|channel| CHANNELS[channel]),
                     bind: None,
-                    value: None,
+                    extras: Extras::NONE,
                 };
                 let whose = (owner, fence);
                 let reply = self.driver.renew_all(&names(set), whose, &renewal);
@@ -384,7 +384,7 @@ fn renewed(renewal: &Renewal<'static>, raise_to: Option<u64>) -> Renewed {
         raise_to,
         via: Via::of(session, renewal.channel, 0),
         grace: renewal.bind.map(|it| it.millis().into()),
-        value: renewal.value.map(value_text),
+        extras: renewal.extras.map(extra_text),
     }
 }
 

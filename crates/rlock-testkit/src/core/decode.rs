@@ -1,7 +1,7 @@
 //! Operations decoded from eight bytes, so that random walks, shrinking and
 //! fuzzing all use the same ones.
 
-use rlock_core::{AcquireOptions, Grace, Mode, Wait};
+use rlock_core::{AcquireOptions, Extras, Grace, Mode, Wait};
 
 use crate::core::operation::{
     Asked, CHANNELS, CONNECTIONS, Foreign, OWNERS, Operation, Pass, Raise, SETS, SHARED, Under,
@@ -51,9 +51,12 @@ const fn limited(permits: u32, limit: u32) -> Mode {
 }
 
 /// A value for half of the requests.
-fn value(what: usize) -> Option<&'static str> {
+fn extras(what: usize) -> Extras<&'static str> {
     let value = what % (2 * VALUES.len());
-    VALUES.get(value.checked_sub(1)?).copied()
+    let value = value.checked_sub(1).and_then(|it| VALUES.get(it));
+    Extras {
+        value: value.copied(),
+    }
 }
 
 impl Operation {
@@ -77,9 +80,12 @@ impl Operation {
         let lease_ms = LEASES[c % LEASES.len()];
         let connection = f % CONNECTIONS;
         let mode = modes[g % modes.len()];
-        let value = value(b / OWNERS.len());
+        let extras = extras(b / OWNERS.len());
         let asked = Asked {
-            value: value.filter(|_| mode == Mode::Exclusive),
+            extras: match mode {
+                Mode::Exclusive => extras,
+                Mode::Shared { .. } => Extras::NONE,
+            },
             ..Asked::decode(mode, [owner, c, d, e, f, g / 8])
         };
         match what % 64 {
@@ -93,7 +99,7 @@ impl Operation {
                 connection,
                 channel: (e % 3 == 1).then_some(e / 3 % CHANNELS.len()),
                 bind: (g % 4 == 1).then_some(GRACES[g / 4 % GRACES.len()]),
-                value,
+                extras,
             },
             26 => Self::RenewAll {
                 set,
@@ -173,7 +179,7 @@ impl Asked {
             wait,
             connection,
             channel: channel.filter(|_| connection.is_some()),
-            value: None,
+            extras: Extras::NONE,
         }
     }
 }

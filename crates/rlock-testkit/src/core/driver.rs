@@ -279,7 +279,8 @@ impl Driver {
     /// From now on reports the end of a hold with a value, because a client has seen the holder.
     pub fn follow(&mut self, name: Name<'_>) {
         let held = self.store.get(self.now, name).and_then(Stored::held);
-        let published = held.and_then(|it| Some(((it.fence?, it.value.as_deref()?), it.ends)));
+        let published =
+            held.and_then(|it| Some(((it.fence?, it.extras.value.as_deref()?), it.ends)));
         if let Some((value, ends)) = published {
             self.locks.follow_value(self.now, name, value, ends);
         }

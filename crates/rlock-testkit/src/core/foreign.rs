@@ -1,6 +1,6 @@
 //! Changes of keys by other clients, made separately in the driver's keyspace and in the naive model.
 
-use rlock_core::{Name, codec};
+use rlock_core::{Extra, Extras, Name, codec};
 
 use crate::core::{
     driver::Driver,
@@ -60,7 +60,7 @@ impl Driver {
                 self.store.set_field(now, name(key), codec::FENCE, &fence);
             }
             Foreign::Value { key, value } => {
-                let (name, field) = (name(key), codec::VALUE);
+                let (name, field) = (name(key), Extra::Value.field());
                 // The number of fields identifies shared holders, so this and a
                 // removed count would hide each other.
                 self.store.known.clear();
@@ -143,7 +143,7 @@ impl Model {
                     data.be_a_key();
                 }
                 if let Data::Hash(hash) = data {
-                    hash.value = value;
+                    hash.extras.value = value;
                     data.remove_if_empty();
                 }
             }
@@ -171,7 +171,7 @@ impl Data {
                 mode: HashMode::Exclusive,
                 holders: Vec::new(),
                 fence: None,
-                value: None,
+                extras: Extras::NONE,
                 ends: None,
             });
         }
@@ -181,7 +181,7 @@ impl Data {
     fn remove_if_empty(&mut self) {
         if let Self::Hash(hash) = self
             && hash.mode == HashMode::Exclusive
-            && (hash.fence, hash.value) == (None, None)
+            && (hash.fence, hash.extras) == (None, Extras::NONE)
             && hash.holders.is_empty()
         {
             *self = Self::Absent;
@@ -214,7 +214,7 @@ fn taken(owner: &str, ends: u64) -> Data {
             ends,
         }],
         fence: None,
-        value: None,
+        extras: Extras::NONE,
         ends: Some(ends),
     })
 }

@@ -1,7 +1,7 @@
 //! Requests, replies and messages in a form that the driver and the naive model
 //! share.
 
-use rlock_core::{ChannelKind, Request};
+use rlock_core::{ChannelKind, Extras, Request};
 
 /// A request to acquire, and the identity of the call that it blocks.
 #[derive(Clone, Copy, Debug)]
@@ -15,9 +15,9 @@ impl<'a> Ask<'a> {
         std::str::from_utf8(self.request.owner).expect("owners are texts here")
     }
 
-    /// The value that is published with the hold.
-    pub fn value(&self) -> Option<&'a str> {
-        self.request.value.map(value_text)
+    /// The extras of the hold.
+    pub fn extras(&self) -> Extras<&'a str> {
+        self.request.extras.map(extra_text)
     }
 
     /// The connection that asks.
@@ -26,9 +26,9 @@ impl<'a> Ask<'a> {
     }
 }
 
-/// A value to publish, as text.
-pub fn value_text(value: &[u8]) -> &str {
-    std::str::from_utf8(value).expect("values are texts here")
+/// An extra, as text.
+pub fn extra_text(extra: &[u8]) -> &str {
+    std::str::from_utf8(extra).expect("extras are texts here")
 }
 
 /// The channel of a message.

@@ -1,6 +1,6 @@
 //! Operations on locks.
 
-use rlock_core::{AcquireOptions, Channel, ChannelKind, Grace, Mode, Wait};
+use rlock_core::{AcquireOptions, Channel, ChannelKind, Extras, Grace, Mode, Wait};
 
 pub const KEYS: [(u32, &str); 4] = [(0, "k0"), (0, "k1"), (0, "k2"), (1, "k3")];
 pub const OWNERS: [&str; 5] = ["ann", "bob", "cid", "dee", "eve"];
@@ -56,7 +56,7 @@ pub enum Operation {
         connection: usize,
         channel: Option<usize>,
         bind: Option<Grace>,
-        value: Option<&'static str>,
+        extras: Extras<&'static str>,
     },
     RenewAll {
         set: usize,
@@ -147,7 +147,7 @@ pub struct Asked {
     /// Requires one of the connections.
     pub channel: Option<usize>,
     /// Requires exclusive mode, for one key.
-    pub value: Option<&'static str>,
+    pub extras: Extras<&'static str>,
 }
 
 impl Asked {
@@ -159,7 +159,7 @@ impl Asked {
             wait,
             connection: None,
             channel: None,
-            value: None,
+            extras: Extras::NONE,
         }
     }
 }

@@ -113,9 +113,9 @@ impl Pair {
                     && other.deadline.millis() == hash.end_of(it)
             })
         };
-        let value = held.value.as_deref().map(text);
+        let extras = held.extras.clone().map(|it| text(&it));
         fences
-            && value.as_deref() == hash.published()
+            && extras == hash.extras().map(str::to_owned)
             && held.shared == hash.is_shared()
             && held.live_holders(now).count() == self.live_holders(hash).count()
             && self.live_holders(hash).all(has)

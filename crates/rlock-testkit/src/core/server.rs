@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use rlock_core::syntax::{self, ArgError};
-use rlock_core::{ChannelKind, Delivery, Fence, Limits, Name, Renewal, Request, Timestamp};
+use rlock_core::{ChannelKind, Delivery, Extras, Fence, Limits, Name, Renewal, Request, Timestamp};
 
 use crate::core::driver::Driver;
 use crate::core::messages;
@@ -231,7 +231,7 @@ impl Server {
             Some(_) if !live_holders.is_empty() => "exclusive",
             _ => "free",
         };
-        let value = held.and_then(|held| held.value.as_deref());
+        let value = held.and_then(|held| held.extras.value.as_deref());
         let value = value.map_or("_\r\n".to_owned(), |value| {
             bulk(&String::from_utf8_lossy(value))
         });
@@ -342,7 +342,7 @@ impl Server {
                     session: Some(session),
                     channel: it.channel.map(|it| it.channel()),
                     bind: it.bind,
-                    value: it.value,
+                    extras: it.extras,
                 };
                 core.renew(name(it.key), it.owner, &renewal)
             }),
@@ -353,7 +353,7 @@ impl Server {
                     session: Some(session),
                     channel: it.channel.map(|it| it.channel()),
                     bind: None,
-                    value: None,
+                    extras: Extras::NONE,
                 };
                 core.renew_all(&names(it.keys), (it.owner, it.fence), &renewal)
             }),

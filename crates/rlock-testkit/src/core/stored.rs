@@ -1,10 +1,10 @@
 //! The hold in the keyspace: a hash with a TTL, read and written as by a server's shell.
 
-use std::{collections::BTreeMap, ops::ControlFlow, sync::Arc};
+use std::{collections::BTreeMap, ops::ControlFlow};
 
 use rlock_core::{
-    Fence, Hold, Holder, Holders, Name, Shared, Timestamp, VisitHolder, Who,
-    codec::{self, ExclusiveHolder, Orphan, SharedHolders, SoleHolder},
+    Extra, Extras, Fence, Hold, Holder, Holders, Name, Shared, Timestamp, VisitHolder, Who,
+    codec::{self, Orphan, SharedHolders, SoleHolder},
 };
 
 use crate::core::{
@@ -21,8 +21,8 @@ pub struct Held {
     pub ends: Timestamp,
     /// Each holder with the written end of its lease.
     pub holders: BTreeMap<String, Holder>,
-    /// The value that an exclusive holder publishes.
-    pub value: Option<Arc<[u8]>>,
+    /// What an exclusive holder has beside that.
+    pub extras: Extras,
 }
 
 impl Held {
@@ -68,7 +68,7 @@ fn read(stored: &Stored) -> Option<Held> {
         Some(_) => return None,
     };
     let mut all = fields.iter().map(|it| (it.0.as_bytes(), it.1.as_bytes()));
-    let mut published = None;
+    let mut extras = Extras::NONE;
     let holders = if shared {
         let mut holders = SharedHolders::of(fields.len());
         let _ = all.try_for_each(|(name, value)| holders.add(name, value));
@@ -76,14 +76,11 @@ fn read(stored: &Stored) -> Option<Held> {
     } else {
         let mut sole = SoleHolder::default();
         let _ = all.try_for_each(|(name, value)| sole.add(name, value));
-        let ExclusiveHolder {
-            owner,
-            count,
-            value,
-        } = sole.found()?;
-        published = value;
+        let found = sole.found()?;
+        extras = found.extras;
         let holder = Holder::new(fence, ends);
-        vec![(owner, Holder { count, ..holder })]
+        let count = found.count;
+        vec![(found.owner, Holder { count, ..holder })]
     };
     let holders = holders.into_iter().map(|(owner, it)| (text(&owner), it));
     Some(Held {
@@ -91,7 +88,7 @@ fn read(stored: &Stored) -> Option<Held> {
         fence,
         ends,
         holders: holders.collect(),
-        value: published,
+        extras,
     })
 }
 
@@ -131,7 +128,7 @@ impl Store {
                 count: count.map_or(1, |it| it.count),
                 ..Holder::new(held.fence, held.ends)
             },
-            value: held.value.clone(),
+            extras: held.extras.clone(),
         }
     }
 
@@ -189,7 +186,11 @@ impl Store {
                 assert_ne!(*before, Hold::NoLock, "other data is never deleted");
                 self.delete(now, name);
             }
-            Hold::Exclusive { who, holder, value } => {
+            Hold::Exclusive {
+                who,
+                holder,
+                extras,
+            } => {
                 let who = match (&who, owner) {
                     (Who::Waiter(owner), _) => String::from_utf8_lossy(owner),
                     (Who::Caller, Some(owner)) => owner.into(),
@@ -205,8 +206,8 @@ impl Store {
                         .fence
                         .map(|fence| (codec::FENCE.to_owned(), fence.to_string())),
                 );
-                let value = value.map(|value| (codec::VALUE.to_owned(), text(&value)));
-                fields.extend(value);
+                let stored = |it: Extra| Some((it.field().to_owned(), text(&extras.get(it)?)));
+                fields.extend(Extra::ALL.into_iter().filter_map(stored));
                 self.put(name, Value::Hash(fields), Some(holder.deadline.millis()));
             }
             Hold::Shared(shared) => self.save_shared(now, name, before, shared),

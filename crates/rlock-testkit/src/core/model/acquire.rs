@@ -136,7 +136,7 @@ impl Model {
             let holder = holder.expect("it asks again");
             holder.count += u32::from(ask.request.options.reenter);
             fence = self.set_lease(*at, ask.owner(), ask.request.options.lease_ms, None);
-            self.set_value(*at, ask.value());
+            self.change_extras(*at, ask.extras());
             self.watch(*at, fence, ask);
         }
         Reply::Fence(fence)

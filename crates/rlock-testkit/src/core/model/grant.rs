@@ -22,7 +22,7 @@ impl Model {
                 },
                 holders: Vec::new(),
                 fence: None,
-                value: wanted.value,
+                extras: wanted.extras,
                 ends: Some(ends),
             });
         }

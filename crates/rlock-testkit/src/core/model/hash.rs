@@ -1,6 +1,6 @@
 //! The content of a key, for locks.
 
-use rlock_core::Mode;
+use rlock_core::{Extras, Mode};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Data {
@@ -16,9 +16,8 @@ pub struct Hash {
     pub holders: Vec<Holder>,
     /// The fence of an exclusive hold, or the largest granted to shared holds.
     pub fence: Option<u64>,
-    /// The value published with an exclusive hold; without such a hold it has no
-    /// meaning.
-    pub value: Option<&'static str>,
+    /// The extras of an exclusive hold; without such a hold they have no meaning.
+    pub extras: Extras<&'static str>,
     /// The key's own end.
     pub ends: Option<u64>,
 }
@@ -60,9 +59,13 @@ impl Hash {
         matches!(self.mode, HashMode::Shared)
     }
 
-    /// The value of an exclusive hold.
-    pub fn published(&self) -> Option<&'static str> {
-        self.value.filter(|_| !self.is_shared())
+    /// The extras of an exclusive hold.
+    pub const fn extras(&self) -> Extras<&'static str> {
+        if self.is_shared() {
+            Extras::NONE
+        } else {
+            self.extras
+        }
     }
 
     /// Sets the key's end to the end of its longest lease.
@@ -118,7 +121,7 @@ impl Data {
     /// The fence of a hold with a value, and the value.
     pub fn published(&self) -> Option<(u64, &'static str)> {
         let hash = self.lock()?;
-        Some((hash.fence?, hash.published()?))
+        Some((hash.fence?, hash.extras().value?))
     }
 
     pub fn is_exclusive(&self) -> bool {

@@ -1,5 +1,7 @@
 //! Places that outlive their calls.
 
+use rlock_core::Extras;
+
 use super::{Kind, Model, Via, Waiting};
 
 impl Model {
@@ -18,7 +20,7 @@ impl Model {
         let request = requests.find(|it| it.id == id).expect("it has a place");
         request.via = Via::Kept;
         request.ends = Some(ends);
-        (request.wanted.grace, request.wanted.value) = (None, None);
+        (request.wanted.grace, request.wanted.extras) = (None, Extras::NONE);
     }
 
     /// Records a hand-off whose place must be kept if it was not delivered.
@@ -50,7 +52,7 @@ impl Model {
         self.event("place", "kept for a grant that did not arrive");
         request.via = Via::Kept;
         request.ends = Some(self.now + keep);
-        (request.wanted.grace, request.wanted.value) = (None, None);
+        (request.wanted.grace, request.wanted.extras) = (None, Extras::NONE);
         for at in &request.keys {
             // Upgrades come first, even if their shared holds have ended.
             let order = |it: &Waiting| (it.kind != Kind::Upgrade, it.id);

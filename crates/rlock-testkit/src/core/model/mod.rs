@@ -20,7 +20,7 @@ mod value;
 mod views;
 
 pub use hash::{Data, Hash, HashMode, Holder};
-use rlock_core::{Channel, Counters, Mode};
+use rlock_core::{Channel, Counters, Extras, Mode};
 pub use views::Contended;
 
 use crate::core::messages::{Ask, OnChannel, Sent};
@@ -51,8 +51,8 @@ pub struct Wanted {
     pub keep: Option<u64>,
     /// How long its hold outlives the connection.
     pub grace: Option<u64>,
-    /// The value to publish with its hold.
-    pub value: Option<&'static str>,
+    /// The extras of its hold.
+    pub extras: Extras<&'static str>,
 }
 
 impl Wanted {
@@ -64,7 +64,7 @@ impl Wanted {
             lease: it.lease_ms.into(),
             keep: it.keep.map(|keep| keep.millis().into()),
             grace: it.bind.map(|bind| bind.millis().into()),
-            value: ask.value(),
+            extras: ask.extras(),
         }
     }
 }
@@ -108,12 +108,12 @@ pub struct Renewed {
     /// The connection that asks, and its channel if there is one.
     pub via: Via,
     pub grace: Option<u64>,
-    pub value: Option<&'static str>,
+    pub extras: Extras<&'static str>,
 }
 
 impl Renewed {
     pub const fn watches(&self) -> bool {
-        self.via.is_channel() || self.grace.is_some() || self.value.is_some()
+        self.via.is_channel() || self.grace.is_some() || self.extras.value.is_some()
     }
 }
 

@@ -17,7 +17,7 @@ impl Model {
         if data.holder(owner).is_none() {
             return self.done(Reply::Nil);
         }
-        if renewed.value.is_some() && data.is_shared() {
+        if !renewed.extras.are_none() && data.is_shared() {
             return self.done(Reply::Error(Error::ValueOfShared));
         }
         let mut others = data.holders().iter().filter(|it| it.owner != owner);
@@ -39,7 +39,7 @@ impl Model {
     pub(super) fn renew_held(&mut self, at: usize, owner: &str, renewed: &Renewed) -> u64 {
         self.counters.renewals += 1;
         let fence = self.set_lease(at, owner, renewed.lease_ms, renewed.raise_to);
-        self.set_value(at, renewed.value);
+        self.change_extras(at, renewed.extras);
         self.watch_as(at, owner, fence, &renewed.via, renewed.grace);
         if renewed.watches() {
             self.event("renewal", "watched");

@@ -1,6 +1,6 @@
 //! A holder that changes its mode: from shared to exclusive, and back.
 
-use rlock_core::{Mode, Wait};
+use rlock_core::{Extras, Mode, Wait};
 
 use super::{HashMode, Kind, Model, Waiting, Wanted};
 use crate::core::messages::{Ask, Reply};
@@ -40,7 +40,7 @@ impl Model {
         let ends = self.now + wanted.lease;
         let hash = self.locks[at].data.lock_mut().expect("it holds");
         hash.mode = HashMode::Exclusive;
-        hash.value = wanted.value;
+        hash.extras = wanted.extras;
         hash.ends = Some(ends);
         hash.fence = Some(fence);
         let holder = hash.holders.iter_mut().find(|it| it.owner == owner);
@@ -73,7 +73,7 @@ impl Model {
         let own = self.locks[at].data.holder(owner).and_then(|it| it.fence);
         let fence = own.unwrap_or_else(|| self.next_fence(&[at]));
         let hash = self.locks[at].data.lock_mut().expect("it holds");
-        (hash.mode, hash.value) = (HashMode::Shared, None);
+        (hash.mode, hash.extras) = (HashMode::Shared, Extras::NONE);
         hash.fence = Some(fence);
         let ends = hash.ends.expect("it is a lock");
         let holder = hash.holders.first_mut().expect("it holds");

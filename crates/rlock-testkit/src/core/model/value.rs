@@ -1,13 +1,15 @@
 //! The published value of a hold, and the messages to its followers.
 
+use rlock_core::Extras;
+
 use super::Model;
 use crate::core::messages::Sent;
 
 impl Model {
-    /// Replaces the value of an exclusive hold. Without a value it stays.
-    pub(super) fn set_value(&mut self, at: usize, value: Option<&'static str>) {
+    /// Replaces the extras of an exclusive hold that are given.
+    pub(super) fn change_extras(&mut self, at: usize, extras: Extras<&'static str>) {
         if let Some(hash) = self.locks[at].data.lock_mut() {
-            hash.value = value.or(hash.value);
+            hash.extras.change(extras);
         }
     }
 

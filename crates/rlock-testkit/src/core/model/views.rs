@@ -16,13 +16,15 @@ pub struct Contended {
 impl Ask<'_> {
     pub const fn watches(&self) -> bool {
         let request = &self.request;
-        request.channel.is_some() || request.options.bind.is_some() || request.value.is_some()
+        request.channel.is_some()
+            || request.options.bind.is_some()
+            || request.extras.value.is_some()
     }
 }
 
 impl Waiting {
     pub const fn watches(&self) -> bool {
-        self.via.is_channel() || self.wanted.grace.is_some() || self.wanted.value.is_some()
+        self.via.is_channel() || self.wanted.grace.is_some() || self.wanted.extras.value.is_some()
     }
 }
 
