@@ -74,6 +74,10 @@ impl Model {
             return false;
         }
         self.leave_free(&front);
+        if front.kind == Kind::Many {
+            let keys = front.keys.iter().map(|at| self.locks[*at].key);
+            self.given_together.extend(keys);
+        }
         match &front.via {
             Via::Channel { channel, .. } if !self.listened.contains(channel) => {
                 self.skip(at, &front);
@@ -152,10 +156,6 @@ impl Model {
             self.watch_as(*at, &front.owner, fence, &front.via, front.wanted.grace);
             self.locks[*at].in_a_row += 1;
             self.see(*at);
-        }
-        if front.keys.len() > 1 {
-            let keys = front.keys.iter().map(|at| self.locks[*at].key);
-            self.given_together.extend(keys);
         }
         self.may_come_back(fence, front);
         let at = front.keys[0];

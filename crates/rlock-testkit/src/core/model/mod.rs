@@ -185,7 +185,8 @@ pub struct Model {
     pub has_listeners: bool,
     pub counters: Counters,
     pub sent: Vec<Sent<u64>>,
-    /// The keys granted to requests for several keys since the last check.
+    /// The keys granted to requests for several keys since the last check, whether
+    /// or not anybody received the grant.
     pub given_together: Vec<&'static str>,
     pub limits: Limits,
     /// No grants before this moment.
