@@ -218,10 +218,10 @@ fn request_locks(
     let mut loaded = LoadedAll::load(state, op, keys)?;
     request.session = request.session.or_else(|| state.session_for(op));
     let limits = limits(state, op, request.options.mode);
-    let (now, holds) = (op.now, &mut loaded.holds);
-    let others = OtherHolders::new(op, None, &state.shared_cache);
+    let (names, holds, read) = loaded.parts();
+    let others = OtherHolders::new(op, &read, &state.shared_cache);
     let locks = &mut state.locks;
-    let step = locks.acquire_all(now, &loaded.names, holds, &request, &limits, &others);
+    let step = locks.acquire_all(op.now, names, holds, &request, &limits, &others);
     let outcome = match step {
         Err(refusal) => Err(Failure::Refused(refusal)),
         Ok(step) => {

@@ -2,7 +2,10 @@
 
 use rlock_core::{Announce, Hold, Name, TicketId};
 
-use super::loaded::{Loaded, Message};
+use super::{
+    loaded::{Loaded, Message},
+    other_holders::ReadHolder,
+};
 use crate::{
     api::{Key, OwnedText, Published, Text},
     delivery,
@@ -35,13 +38,7 @@ impl<'a> LoadedAll<'a> {
         keys: &'a [Text<'a>],
     ) -> Result<Self, Failure> {
         state.check_writable(op)?;
-        for key in keys {
-            let op = Operation { key: *key, ..*op };
-            if state.locks.is_contended(op.name()) {
-                super::settle(state, &op);
-            }
-        }
-        let loaded = Self::as_they_are(state, op, keys);
+        let loaded = Self::settled(state, op, keys);
         match loaded
             .holds
             .iter()
@@ -53,6 +50,40 @@ impl<'a> LoadedAll<'a> {
                 Err(Failure::WrongType { key })
             }
         }
+    }
+
+    /// Opens all keys, and settles the locks with waiters before, if that changes
+    /// anything.
+    fn settled(state: &mut State, op: &Operation<'a>, keys: &'a [Text<'a>]) -> Self {
+        let loaded = Self::as_they_are(state, op, keys);
+        let mut read = loaded.names.iter().zip(&loaded.holds);
+        if read.all(|(name, hold)| state.locks.is_settled(op.now, *name, hold)) {
+            return loaded;
+        }
+        // No key may be open when another one is settled.
+        loaded.close(state);
+        for key in keys {
+            let op = Operation { key: *key, ..*op };
+            if state.locks.is_contended(op.name()) {
+                super::settle(state, &op);
+            }
+        }
+        Self::as_they_are(state, op, keys)
+    }
+
+    /// Closes the keys without a change.
+    fn close(self, state: &mut State) {
+        for (mut loaded, hold) in self.loaded.into_iter().zip(self.holds) {
+            loaded.hold = hold;
+            loaded.close(state);
+        }
+    }
+
+    /// The locks, and their exclusive holders as stored.
+    pub(crate) fn parts(&mut self) -> (&[Name<'a>], &mut [Hold], Vec<ReadHolder<'_>>) {
+        let read = self.names.iter().zip(&self.loaded);
+        let owners = read.filter_map(|(name, it)| Some((*name, it.before.exclusive_owner()?)));
+        (&self.names, &mut self.holds, owners.collect())
     }
 
     /// Opens all keys as they are.

@@ -9,7 +9,7 @@ use crate::{
     operation::Operation,
     settings,
     state::State,
-    store::{self, Before, Diff, Events},
+    store::{self, Before, Diff, Events, SharedCache},
 };
 
 /// Whether an unlock message is due.
@@ -93,17 +93,11 @@ impl<'a> Loaded<'a> {
             });
         }
         let free = self.hold.is_free();
-        if let Hold::Shared(shared) = self.hold {
-            let stamp = store::stamp(&self.key, shared.fence());
-            known.keep(
-                self.op.name(),
-                stamp,
-                shared,
-                settings::shared_holders_kept(),
-            );
-        } else if !known.is_empty() {
+        let is_shared = matches!(self.hold, Hold::Shared(_));
+        if !is_shared && !known.is_empty() {
             known.forget(self.op.name());
         }
+        keep_shared(known, &self.op, &self.key, self.hold);
         drop(self.key);
         let events = diff.replicate(ctx, name);
         let freed = free && self.before != Before::Free;
@@ -120,6 +114,11 @@ impl<'a> Loaded<'a> {
         }
     }
 
+    /// Closes the key without a change.
+    pub(super) fn close(self, state: &mut State) {
+        keep_shared(&mut state.shared_cache, &self.op, &self.key, self.hold);
+    }
+
     /// Where the lock is.
     pub(crate) const fn place(&self) -> (&'a Context, Text<'a>) {
         (self.op.ctx, self.op.key)
@@ -128,6 +127,14 @@ impl<'a> Loaded<'a> {
     /// Whether the hold ends earlier than before.
     pub(crate) fn ends_sooner(&self) -> bool {
         self.hold.deadline() < self.before.deadline()
+    }
+}
+
+/// Remembers the holders of a shared lock, as its key has them now.
+fn keep_shared(known: &mut SharedCache, op: &Operation<'_>, key: &Key<'_>, hold: Hold) {
+    if let Hold::Shared(shared) = hold {
+        let stamp = store::stamp(key, shared.fence());
+        known.keep(op.name(), stamp, shared, settings::shared_holders_kept());
     }
 }
 

@@ -66,7 +66,8 @@ pub(crate) fn change<'a, R>(
                 }
             );
             let holder = before.exclusive_owner().filter(|_| is_stored);
-            let others = OtherHolders::new(op, holder, &state.shared_cache);
+            let read = holder.map(|owner| (op.name(), owner));
+            let others = OtherHolders::new(op, read.as_slice(), &state.shared_cache);
             act(&mut state.locks, op.name(), hold, &others)
         }
     };

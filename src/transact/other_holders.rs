@@ -16,12 +16,17 @@ use crate::{
 /// How long a deadlock search collects who waits for whom.
 const SEARCH_MAX: Duration = Duration::from_millis(1);
 
+/// A lock and its exclusive holder.
+pub(crate) type ReadHolder<'a> = (Name<'a>, &'a [u8]);
+
 pub(crate) struct OtherHolders<'a> {
     ctx: &'a Context,
     now: Timestamp,
-    /// The lock of the operation, and its exclusive holder as stored.
-    name: Name<'a>,
-    holder: Option<&'a [u8]>,
+    db: u32,
+    /// The exclusive holders of the operation's locks, as stored.
+    read: &'a [ReadHolder<'a>],
+    /// The search asks for them in this order, so the next one is tried first.
+    next: Cell<usize>,
     known: &'a SharedCache,
     /// When the search began, if it is long enough to check the clock.
     began: Cell<Option<Instant>>,
@@ -30,14 +35,15 @@ pub(crate) struct OtherHolders<'a> {
 impl<'a> OtherHolders<'a> {
     pub(crate) fn new(
         op: &'a Operation<'a>,
-        holder: Option<&'a [u8]>,
+        read: &'a [ReadHolder<'a>],
         known: &'a SharedCache,
     ) -> Self {
         Self {
             ctx: op.ctx,
             now: op.now,
-            name: op.name(),
-            holder,
+            db: op.db,
+            read,
+            next: Cell::new(0),
             known,
             began: Cell::new(None),
         }
@@ -75,17 +81,19 @@ impl Holders for OtherHolders<'_> {
     }
 
     fn visit(&self, name: Name<'_>, visit: &mut VisitHolder<'_>) {
-        if let Some(owner) = self.holder.filter(|_| name == self.name) {
+        let next = self.read.get(self.next.get()).or(self.read.first());
+        if let Some((_, owner)) = next.filter(|read| read.0 == name) {
+            self.next.set((self.next.get() + 1) % self.read.len());
             let _ = visit(owner, None);
             return;
         }
         // An owner may wait in a database other than the selected one.
-        let elsewhere = name.db != self.name.db;
+        let elsewhere = name.db != self.db;
         if !elsewhere || self.ctx.select_db(name.db) {
             self.visit_key(name, visit);
         }
         if elsewhere {
-            self.ctx.select_db(self.name.db);
+            self.ctx.select_db(self.db);
         }
     }
 }

@@ -392,6 +392,14 @@ impl Table {
         })
     }
 
+    /// Whether an owner may have a place anywhere, kept or not.
+    pub(crate) fn has_places(&self, owner: &[u8]) -> bool {
+        let first = of_both(self.hash(owner), QueueId::MIN);
+        let range = (first, TicketId::MIN)..=(first | QUEUE_HALF, TicketId::MAX);
+        let mut waits = self.by_owner.range(range.clone());
+        waits.next().is_some() || self.kept_by_owner.range(range).next().is_some()
+    }
+
     /// All places in which an owner waits.
     pub(crate) fn waits_of(&self, owner: &[u8]) -> impl Iterator<Item = (TicketId, &Ticket)> {
         let first = of_both(self.hash(owner), QueueId::MIN);
@@ -677,9 +685,14 @@ impl Table {
         };
         let mut waits = self.waits_of(&ticket.owner).map(|(id, it)| link(id, it));
         if let (Some(one), Some(other)) = (waits.next(), waits.next()) {
+            let are_marked = waits.next().is_some();
             drop(waits);
             let entry = link(id, ticket);
-            self.linked.extend([one, other, entry]);
+            if are_marked {
+                self.linked.insert(entry);
+            } else {
+                self.linked.extend([one, other]);
+            }
         }
     }
 

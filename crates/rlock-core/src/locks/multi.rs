@@ -8,11 +8,19 @@
 use super::acquire::withdrawn;
 use super::wait_for::{Place, Target};
 use crate::hold::COUNT_MAX;
+use crate::table::QueueId;
 use crate::ticket::MultiId;
 use crate::{
     Admission, Delivery, Effect, Extras, Fence, Hold, Holders, Limits, Locks, Name, Refusal,
     Renewal, Request, Step, Ticket, TicketId, Timestamp, Wait,
 };
+
+/// The queue of one of the keys, and the asker's place there.
+#[derive(Clone, Copy)]
+struct PlaceAt {
+    queue: Option<QueueId>,
+    own: Option<TicketId>,
+}
 
 impl Locks {
     /// Asks for several locks at once, in exclusive mode.
@@ -49,18 +57,20 @@ impl Locks {
             return self.enter_all_again(now, names, holds, request, limits);
         }
         let free = holds.iter().all(Hold::is_free);
-        let own = self.own_place(names, request.owner);
-        if free && self.is_granting_all(now, names) && self.is_next_for_all(names, own, request) {
+        let places = self.places_at(names, request.owner);
+        let own = self.own_place(&places);
+        let is_granting = places.iter().all(|it| self.is_granting(now, it.queue));
+        if free && is_granting && self.is_next_for_all(&places, own, request) {
             return self.enter_all(now, names, holds, own, request, limits);
         }
         if request.wait == Wait::No {
             self.counters.refusals += 1;
             return Ok(Step::without_effects(Admission::Busy));
         }
-        self.check_wait_for_all(names, own, request, limits)?;
-        let targets = names.iter().zip(&*holds);
+        self.check_wait_for_all(&places, own, request, limits)?;
+        let targets = names.iter().zip(&*holds).zip(places);
         let targets: Vec<_> = targets
-            .map(|(name, hold)| self.target(*name, hold, request))
+            .map(|((name, hold), at)| self.target(*name, hold, at))
             .collect();
         self.search(request, &targets, limits, holders)?;
         Ok(Step::without_effects(Admission::MustWait))
@@ -91,8 +101,10 @@ impl Locks {
             None => (self.push_all(now, names, request, delivery)?, None),
         };
         effects.extend(earlier);
-        for (name, hold) in names.iter().zip(holds) {
-            self.hold_changed(now, *name, hold);
+        let members = self.members_of(leader);
+        for (member, hold) in members.iter().zip(holds) {
+            let queue = self.table.ticket(*member)?.queue;
+            self.schedule_check(now, queue, hold);
         }
         Some((leader, effects))
     }
@@ -158,29 +170,30 @@ impl Locks {
         Ok(step)
     }
 
-    fn is_granting_all(&self, now: Timestamp, names: &[Name<'_>]) -> bool {
-        let mut queues = names.iter().map(|name| self.table.find(*name));
-        queues.all(|queue| self.is_granting(now, queue))
-    }
-
     /// The owner's place in the queues of exactly these keys, by one request.
-    fn own_place(&self, names: &[Name<'_>], owner: &[u8]) -> Option<MultiId> {
-        let multi_at = |name: &Name<'_>| self.place_at(*name, owner)?.multi;
-        let multi = multi_at(names.first()?)?;
-        let all = names.iter().all(|name| multi_at(name) == Some(multi));
-        (all && self.table.members(multi).len() == names.len()).then_some(multi)
+    fn own_place(&self, places: &[PlaceAt]) -> Option<MultiId> {
+        let multi_at = |at: &PlaceAt| self.table.ticket(at.own?)?.multi;
+        let multi = multi_at(places.first()?)?;
+        let all = places.iter().all(|at| multi_at(at) == Some(multi));
+        (all && self.table.members(multi).len() == places.len()).then_some(multi)
     }
 
-    fn place_at(&self, name: Name<'_>, owner: &[u8]) -> Option<&Ticket> {
-        let ticket = self.table.ticket_of(self.table.find(name)?, owner)?;
-        self.table.ticket(ticket)
+    fn places_at(&self, names: &[Name<'_>], owner: &[u8]) -> Vec<PlaceAt> {
+        let has_places = self.table.has_places(owner);
+        let place_at = |name: &Name<'_>| {
+            let queue = self.table.find(*name);
+            let own = queue.filter(|_| has_places);
+            let own = own.and_then(|id| self.table.ticket_of(id, owner));
+            PlaceAt { queue, own }
+        };
+        names.iter().map(place_at).collect()
     }
 
     /// Like [`Locks::acquire`] for each queue: whether no ticket waits before the
     /// request in any of them.
     fn is_next_for_all(
         &self,
-        names: &[Name<'_>],
+        places: &[PlaceAt],
         own: Option<MultiId>,
         request: &Request<'_>,
     ) -> bool {
@@ -194,13 +207,9 @@ impl Locks {
             let is_kept = first.is_some_and(|it| it.is_kept());
             return (is_kept || !is_try) && !members.iter().any(|id| self.table.has_ahead(*id));
         }
-        let mut queues = names.iter().filter_map(|name| self.table.find(*name));
+        let mut queues = places.iter().filter_map(|at| at.queue);
         let nobody_waits = queues.all(|queue| self.table.front(queue).is_none());
-        let has_places = || {
-            names
-                .iter()
-                .any(|name| self.place_at(*name, request.owner).is_some())
-        };
+        let has_places = || places.iter().any(|at| at.own.is_some());
         nobody_waits && (is_try || !has_places())
     }
 
@@ -240,38 +249,32 @@ impl Locks {
 
     fn check_wait_for_all(
         &self,
-        names: &[Name<'_>],
+        places: &[PlaceAt],
         own: Option<MultiId>,
         request: &Request<'_>,
         limits: &Limits,
     ) -> Result<(), Refusal> {
         if own.is_none() {
-            let has_place = |name: &Name<'_>| {
-                let queue = self.table.find(*name);
-                let own = queue.and_then(|id| self.table.ticket_of(id, request.owner));
-                own.is_some_and(|id| !self.is_request_stale(id))
-            };
-            if let Some(key) = names.iter().position(has_place) {
+            let has_place = |at: &PlaceAt| at.own.is_some_and(|id| !self.is_request_stale(id));
+            if let Some(key) = places.iter().position(has_place) {
                 return Err(Refusal::OtherRequest { key });
             }
-            self.check_waiters(names.len() as u64, limits)?;
+            self.check_waiters(places.len() as u64, limits)?;
         }
         if self.is_watched_place(own) {
             return Ok(());
         }
         self.check_watches(&request.watch_request(), limits.watches_max, || {
-            names.len() as u64
+            places.len() as u64
         })
     }
 
-    fn target<'a>(&self, name: Name<'a>, hold: &'a Hold, request: &Request<'_>) -> Target<'a> {
-        let queue = self.table.find(name);
-        let own = queue.and_then(|id| self.table.ticket_of(id, request.owner));
-        let own = own.filter(|id| !self.is_request_stale(*id));
+    fn target<'a>(&self, name: Name<'a>, hold: &'a Hold, at: PlaceAt) -> Target<'a> {
+        let own = at.own.filter(|id| !self.is_request_stale(*id));
         Target {
             name,
             hold,
-            queue,
+            queue: at.queue,
             place: own.map_or(Place::Last, Place::At),
         }
     }
