@@ -14,6 +14,9 @@ use rlock_testkit::history::Loses;
 pub(crate) enum Act {
     /// A server dies and comes back, with what is on its disk or without.
     Crash { keeps_data: bool },
+    /// A server does without its append-only file for a while, and dies when it has
+    /// one again.
+    EndFile,
     /// A master dies, another takes its place, and the first comes back empty.
     Succeed,
     /// A master stalls for less than anybody notices, or for longer.
@@ -43,6 +46,7 @@ impl Act {
         match self {
             Self::Crash { keeps_data: true } => "crash",
             Self::Crash { keeps_data: false } => "crash without data",
+            Self::EndFile => "append-only file ends and begins, crash",
             Self::Succeed => "death of a master",
             Self::Pause { is_long: false } => "short pause",
             Self::Pause { is_long: true } => "long pause",

@@ -4,10 +4,28 @@ use crate::locks::Address;
 use crate::network::Network;
 use crate::random::Random;
 use crate::world::{Act, Plan, World, plan};
-use rlock_testkit::asynchronous::Server;
+use rlock_testkit::asynchronous::{Server, eventually};
 
 pub(crate) struct Single {
     server: Server,
+}
+
+impl Single {
+    /// Nobody needs the changes for a while. Then a new file has all data.
+    async fn end_and_begin_file(&self, plan: &Plan) {
+        let mut admin = self.server.admin().await;
+        for answer in ["no", "yes"] {
+            let set = format!("CONFIG SET appendonly {answer}");
+            admin.run::<()>(&set).await;
+            tokio::time::sleep(plan.length).await;
+        }
+        eventually("the append-only file is written", async || {
+            let info: String = admin.run("INFO persistence").await;
+            let is_zero = |it| info.contains(&format!("aof_rewrite_{it}:0\r"));
+            is_zero("scheduled") && is_zero("in_progress")
+        })
+        .await;
+    }
 }
 
 impl World for Single {
@@ -17,6 +35,7 @@ impl World for Single {
         Act::Crash { keeps_data: true },
         Act::Crash { keeps_data: true },
         Act::Crash { keeps_data: false },
+        Act::EndFile,
         Act::Pause { is_long: false },
         Act::Pause { is_long: true },
     ];
@@ -52,12 +71,14 @@ impl World for Single {
     }
 
     async fn carry_out(&mut self, act: Act, plan: &Plan) {
-        let Act::Crash { keeps_data } = act else {
-            return;
-        };
+        match act {
+            Act::Crash { .. } => {}
+            Act::EndFile => self.end_and_begin_file(plan).await,
+            _ => return,
+        }
         self.server.kill();
         tokio::time::sleep(plan.length).await;
-        if !keeps_data {
+        if act == (Act::Crash { keeps_data: false }) {
             std::fs::remove_dir_all(self.server.file("appendonlydir")).unwrap();
         }
         self.server.restart().await;
