@@ -257,7 +257,7 @@ impl Machine {
                 }
                 Ok(())
             }
-            _ => self.handle_without_call(now, kind, &mut reader),
+            _ => self.handle_without_call(now, kind, &mut reader, output),
         }
     }
 
@@ -380,6 +380,7 @@ impl Machine {
         now: Instant,
         kind: u8,
         reader: &mut Reader<'_>,
+        output: &mut Writer,
     ) -> Result<(), Malformed> {
         let event = match kind {
             10 => Event::Opened {
@@ -405,8 +406,19 @@ impl Machine {
             _ => return Err(Malformed("there is no such event")),
         };
         reader.end()?;
+        if matches!(event, Event::Call(Engine::LeaveAll)) {
+            self.end_pauses(output);
+        }
         self.endpoint.handle(now, event);
         Ok(())
+    }
+
+    /// Ends the calls of which the endpoint knows nothing: they hold nothing now.
+    fn end_pauses(&mut self, output: &mut Writer) {
+        for (_, call) in std::mem::take(&mut self.pauses) {
+            self.calls.remove(&call);
+            output.failed(call, &Error::Closed);
+        }
     }
 
     fn locking(

@@ -196,6 +196,8 @@ impl World<'_> {
         };
         let lease = match self.below(8) {
             0 => LEASE_MAX / MS,
+            // The first may be over before the last is taken.
+            1 | 2 if keys.len() > 1 && wait != NONE => 3 + self.below(5),
             _ => 1_000 + self.below(8_000),
         };
         let (mut renewed, mut most, mut bound, mut replicas) = (1, NONE, NONE, 0);

@@ -1,6 +1,6 @@
 //! Machines, a server, and bytes in transit.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use rlock_embed::Machine;
 use rlock_engine::wire::resp::{Decoder, Frame};
@@ -16,6 +16,8 @@ pub(crate) const SECOND: u64 = 1000 * MS;
 /// When an end notices that the connection is gone although nobody closed it.
 const KEEPALIVE: u64 = 11 * SECOND;
 pub(crate) const CLIENTS: usize = 3;
+/// How often a command may arrive in a second.
+const REPEATED_MAX: u64 = 16;
 /// The name of each is one letter.
 const MACHINES_MAX: u8 = 80;
 
@@ -59,6 +61,8 @@ pub(crate) struct World<'a> {
     last: u64,
     agenda: BTreeMap<(u64, u64), Happening>,
     pub(crate) server: Server,
+    /// How often it got each command in this second.
+    asked: (u64, HashMap<String, u64>),
     is_down: bool,
     pub(crate) clients: Vec<Client>,
     machines: u8,
@@ -148,6 +152,7 @@ impl<'a> World<'a> {
             last: 0,
             agenda: BTreeMap::new(),
             server,
+            asked: Default::default(),
             is_down: false,
             clients: Vec::new(),
             machines: 0,
@@ -490,7 +495,21 @@ impl<'a> World<'a> {
         }
     }
 
+    /// Every way to ask again has a pause.
+    fn counts(&mut self, words: &[String]) {
+        let (second, asked) = &mut self.asked;
+        if *second != self.now / SECOND {
+            (*second, *asked) = (self.now / SECOND, HashMap::new());
+        }
+        let times = asked.entry(words.join(" ")).or_default();
+        *times += 1;
+        if *times > REPEATED_MAX && words[0].starts_with("RLOCK.") {
+            self.is_wrong(|| format!("{REPEATED_MAX} times in a second: {words:?}"));
+        }
+    }
+
     fn answer(&mut self, session: u64, words: &[String]) -> String {
+        self.counts(words);
         let second = words.get(1).map_or("", String::as_str);
         match (words[0].as_str(), second) {
             ("WAIT", _) => format!(":{}\r\n", self.below(8).min(1)),
