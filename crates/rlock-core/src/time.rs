@@ -57,6 +57,15 @@ impl Timestamp {
         self.millis() < now.millis()
     }
 
+    /// True from the millisecond of this deadline on.
+    ///
+    /// Some servers delete a key at the beginning of that millisecond. So if the key
+    /// is gone then, this was its end.
+    #[must_use]
+    pub const fn has_come(self, now: Self) -> bool {
+        self.millis() <= now.millis()
+    }
+
     /// The time since `earlier`; zero if this is not after it.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Duration {

@@ -41,9 +41,9 @@ impl Binding {
         Some(self.closed?.plus_millis(self.grace.millis().into()))
     }
 
-    /// Whether the hold's grace after the end of its connection is over.
+    /// Whether a hold that is gone has ended with its grace.
     pub(crate) fn has_ended(&self, now: Timestamp) -> bool {
-        self.ends().is_some_and(|end| end.has_passed(now))
+        self.ends().is_some_and(|end| end.has_come(now))
     }
 }
 

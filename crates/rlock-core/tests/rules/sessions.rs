@@ -1,8 +1,9 @@
 //! Connections that end, servers that may no longer grant, and stale numbers.
 
 use rlock_core::{
-    AcquireOptions, Admission, Delivery, Due, Effect, Extras, Fence, Gauges, Grace, Hold, Holders,
-    Limits, Locks, Mode, Name, Refusal, Renewal, Request, ValueMessage, VisitHolder, Wait, Who,
+    AcquireOptions, Admission, Announce, Delivery, Due, Effect, Extras, Fence, Gauges, Grace, Hold,
+    Holders, Limits, Locks, Mode, Name, Refusal, Renewal, Request, ValueMessage, VisitHolder, Wait,
+    Who,
 };
 
 use crate::requests::{
@@ -158,6 +159,29 @@ fn watch_requested_after_a_demotion_is_kept() {
     locks.session_closed(at(2), 9);
     assert!(matches!(locks.next_due(at(2)), Some(Due::Unbind { .. })));
     assert_eq!(locks.check_indices(), Ok(()));
+}
+
+/// Some servers delete a key at the beginning of the last millisecond of its time to
+/// live.
+#[test]
+fn bound_hold_that_ends_in_its_last_millisecond_is_announced() {
+    let (mut locks, mut hold) = (Locks::default(), Hold::Free);
+    let asked = Request {
+        session: Some(7),
+        options: AcquireOptions {
+            bind: Some(Grace::from_millis(100)),
+            ..OPTIONS
+        },
+        ..request("ann", Wait::No)
+    };
+    let step = locks.acquire(at(0), KEY, &mut hold, &asked, &NO_LIMITS, &Nobody);
+    assert!(matches!(step.map(|it| it.reply), Ok(Admission::Granted(_))));
+    locks.session_closed(at(10), 7);
+    assert!(matches!(locks.next_due(at(10)), Some(Due::Unbind { .. })));
+    let _ = locks.unbind(at(10), KEY, &mut hold, b"ann");
+    assert_eq!(hold.deadline(), Some(at(110)));
+    let step = locks.settle(at(110), KEY, &mut Hold::Free);
+    assert_eq!(step.announce, Announce::IfFree);
 }
 
 #[test]

@@ -110,7 +110,7 @@ impl Model {
         self.locks[at].watching = kept;
         for it in lost {
             let closed = it.bind.as_ref().and_then(|it| Some(it.closed? + it.grace));
-            if closed.is_some_and(|end| end < now) {
+            if closed.is_some_and(|end| end <= now) {
                 self.locks[at].owes_message = true;
             }
             if let Some((_, channel)) = &it.channel {
