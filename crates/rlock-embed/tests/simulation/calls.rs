@@ -34,6 +34,8 @@ enum What {
     /// The keys, the index in [`MODES`], the grace if it is bound, and whether the server can keep it after a
     /// release.
     Lock(Vec<&'static str>, u8, u64, bool),
+    /// What several keys exclude was asked for.
+    Invalid,
     Upgrade(u64),
     /// Whether it was lost, and what the server must keep until when; 0 if the lock is free after the release.
     Release(bool, Vec<(String, String, u64)>),
@@ -185,8 +187,7 @@ impl World<'_> {
         }
         let mode = [0, 0, 0, 1, 1, 2, 3, 0][usize::from(which) % 8];
         let keys: &[_] = match mode {
-            0 => KEYS[usize::from(which / 8) % 6],
-            1 => KEYS[usize::from(which / 8) % 3],
+            0 | 1 => KEYS[usize::from(which / 8) % 6],
             _ => &["p"],
         };
         let wait = match how % 4 {
@@ -204,7 +205,7 @@ impl World<'_> {
         match how / 4 % 8 {
             0 => renewed = 0,
             1 => most = lease + self.below(5_000),
-            2 if keys.len() == 1 => bound = lease / 2,
+            2 => bound = lease / 2,
             3 if keys.len() == 1 => replicas = 1,
             _ => {}
         }
@@ -219,7 +220,10 @@ impl World<'_> {
         let mut names = keys.to_vec();
         names.sort_unstable();
         let grace = if bound == NONE { 0 } else { bound * MS };
-        let what = What::Lock(names, mode as u8, grace, is_plain);
+        let what = match keys.len() > 1 && (mode != 0 || bound != NONE) {
+            true => What::Invalid,
+            false => What::Lock(names, mode as u8, grace, is_plain),
+        };
         let is_campaign = mode == 0 && keys.len() == 1 && how.is_multiple_of(2);
         let kind = if is_campaign { 19 } else { 2 };
         self.calls(client, kind, what, wait, requests, |it| {
@@ -518,8 +522,13 @@ impl World<'_> {
             (What::Done, Action::Done { .. })
             | (What::Question, Action::Answered { .. })
             | (What::Leader, Action::Leader { .. }) => {}
-            (_, Action::Failed { code, text, .. }) => {
-                if code == "Protocol" || text.contains("not understood") {
+            (What::Invalid, Action::Failed { code, .. }) if code == "OutOfRange" => {}
+            (what, Action::Failed { code, text, .. }) => {
+                let is_valid = matches!(what, What::Lock(..));
+                if code == "Protocol"
+                    || text.contains("not understood")
+                    || is_valid && code == "OutOfRange"
+                {
                     self.is_wrong(|| format!("{code}: {text}"));
                 }
             }
