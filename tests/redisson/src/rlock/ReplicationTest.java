@@ -5,6 +5,7 @@ import static org.junit.jupiter.api.Assertions.assertNotNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import java.time.Duration;
 import java.util.List;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Future;
@@ -26,11 +27,13 @@ class ReplicationTest {
     private Client client;
     private Client successor;
     private RedissonClient redisson;
-    private final Actor holder = new Actor();
-    private final Actor waiter = new Actor();
+    private Actor holder;
+    private Actor waiter;
 
     @BeforeEach
     void start() {
+        holder = new Actor();
+        waiter = new Actor();
         master = Server.start();
         replica = master.replica();
         client = master.connect();
@@ -106,19 +109,29 @@ class ReplicationTest {
             assertEquals(fence, successor.info(ours).holder().fence());
         }
 
-        /** Who waited asks again, then both locks are released, once Redisson listens somewhere. */
-        void changeHands(BooleanSupplier listens) throws Exception {
+        /**
+         * Who waited asks again, then both locks are released, once Redisson listens somewhere. False if it does not
+         * within some seconds: then no message can reach it.
+         */
+        boolean changeHands(BooleanSupplier listens) throws Exception {
             var again = successor.waiting(theirs, "here", World.LEASE);
             assertTrue(holder.is(redisson.getLock(theirs)::isHeldByCurrentThread));
             holder.run(redisson.getLock(theirs)::unlock);
             holder.run(redisson.getLock(theirs)::unlock);
             assertTrue((Long) Actor.result(again) > fence);
 
-            Deadline.until("a listener there", listens);
+            var deadline = new Deadline(Duration.ofSeconds(5));
+            while (!listens.getAsBoolean()) {
+                if (deadline.isOver()) {
+                    return false;
+                }
+                Deadline.nap();
+            }
             assertEquals(1, successor.release(ours, "here"));
             assertEquals(0, successor.release(ours, "here"));
             Actor.result(taken);
             assertEquals(redisson.getId() + ":" + waiter.id(), successor.info(ours).holder().owner());
+            return true;
         }
     }
 
@@ -165,13 +178,22 @@ class ReplicationTest {
             successor = replica.connect();
             both.areHeldByTheSameOwners();
             untilRedissonGoesOn();
-            both.changeHands(() -> successor.listeners(World.channel(both.ours)) == 1);
+            assertTrue(both.changeHands(() -> successor.listeners(World.channel(both.ours)) == 1));
             redisson.shutdown();
         }
     }
 
+    /** Now and then Redisson 4.7.0 ends its subscription when roles change, and begins no other one. */
     @Test
     void bothKindsOfHoldsOutliveAChangeOfRoles() throws Exception {
+        for (int attempt = 1; !rolesChangeAndRedissonListens(); attempt++) {
+            assertTrue(attempt < 5, "Redisson has stopped listening each time");
+            stop();
+            start();
+        }
+    }
+
+    private boolean rolesChangeAndRedissonListens() throws Exception {
         program(config -> config.useReplicatedServers()
                 .addNodeAddress(master.address(), replica.address())
                 .setScanInterval(500)
@@ -187,6 +209,6 @@ class ReplicationTest {
         untilRedissonGoesOn();
         // Redisson may stay at the server that has become a replica, and gets messages there, too.
         var servers = List.of(successor, client);
-        both.changeHands(() -> servers.stream().anyMatch(it -> it.listeners(World.channel(both.ours)) == 1));
+        return both.changeHands(() -> servers.stream().anyMatch(it -> it.listeners(World.channel(both.ours)) == 1));
     }
 }
