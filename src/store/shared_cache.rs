@@ -128,6 +128,16 @@ impl SharedCache {
         self.make_room(most.max(HOLDERS_KEPT));
     }
 
+    /// Keeps the holders of a lock that were read and not changed. What a scan has
+    /// found is dropped: until the lock is settled, nobody knows who has ended.
+    pub(crate) fn put_back(&mut self, name: Name<'_>, stamp: Stamp, shared: Shared, most: usize) {
+        if shared.is_known() {
+            return self.keep(name, stamp, shared, most);
+        }
+        self.forgotten.add(shared);
+        self.forget(name);
+    }
+
     fn put(&mut self, name: Name<'_>, entry: Entry) {
         let (ends, holders) = (entry.ends, entry.holders);
         let database = self.databases.entry(name.db).or_default();
@@ -175,10 +185,16 @@ impl SharedCache {
         }
     }
 
-    /// The entry moves with its key, and stays trusted.
+    /// The entry moves with its key, and stays trusted. The holders that the new key
+    /// had have ended.
     pub(crate) fn rename_to(&mut self, name: Name<'_>) {
         match self.renamed.take() {
-            Some(entry) => self.put(name, entry),
+            Some(mut entry) => {
+                if let Some(shared) = &mut entry.shared {
+                    shared.doubt();
+                }
+                self.put(name, entry);
+            }
             None => self.forget(name),
         }
     }

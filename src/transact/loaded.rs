@@ -9,7 +9,7 @@ use crate::{
     operation::Operation,
     settings,
     state::State,
-    store::{self, Before, Diff, Events, SharedCache},
+    store::{self, Before, Diff, Events},
 };
 
 /// Whether an unlock message is due.
@@ -97,7 +97,11 @@ impl<'a> Loaded<'a> {
         if !is_shared && !known.is_empty() {
             known.forget(self.op.name());
         }
-        keep_shared(known, &self.op, &self.key, self.hold);
+        if let Hold::Shared(shared) = self.hold {
+            let stamp = store::stamp(&self.key, shared.fence());
+            let most = settings::shared_holders_kept();
+            known.keep(self.op.name(), stamp, shared, most);
+        }
         drop(self.key);
         let events = diff.replicate(ctx, name);
         let freed = free && self.before != Before::Free;
@@ -116,7 +120,11 @@ impl<'a> Loaded<'a> {
 
     /// Closes the key without a change.
     pub(super) fn close(self, state: &mut State) {
-        keep_shared(&mut state.shared_cache, &self.op, &self.key, self.hold);
+        if let Hold::Shared(shared) = self.hold {
+            let stamp = store::stamp(&self.key, shared.fence());
+            let (known, most) = (&mut state.shared_cache, settings::shared_holders_kept());
+            known.put_back(self.op.name(), stamp, shared, most);
+        }
     }
 
     /// Where the lock is.
@@ -127,14 +135,6 @@ impl<'a> Loaded<'a> {
     /// Whether the hold ends earlier than before.
     pub(crate) fn ends_sooner(&self) -> bool {
         self.hold.deadline() < self.before.deadline()
-    }
-}
-
-/// Remembers the holders of a shared lock, as its key has them now.
-fn keep_shared(known: &mut SharedCache, op: &Operation<'_>, key: &Key<'_>, hold: Hold) {
-    if let Hold::Shared(shared) = hold {
-        let stamp = store::stamp(key, shared.fence());
-        known.keep(op.name(), stamp, shared, settings::shared_holders_kept());
     }
 }
 

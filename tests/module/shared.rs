@@ -126,3 +126,27 @@ fn single_shared_holder_has_a_new_lock_after_it_was_free() {
     a.number("RLOCK.ACQUIRE k owner-1 60000");
     assert_eq!(server.ask("HLEN k"), "2");
 }
+
+/// A holder that others have removed gets `lost` by the next command on the lock, even if that is for several keys, or if
+/// the lock came by a rename.
+#[test]
+fn holder_that_others_removed_gets_lost_by_the_next_command() {
+    let server = Server::start();
+    let (a, c) = (server.client(), server.client());
+    let removals = [
+        ("HDEL k a rlock:holder:a", "RLOCK.MRENEW b 60000 1 k"),
+        ("COPY s k REPLACE", "RLOCK.MRENEW c 60000 1 k"),
+        ("RENAME s k", "RLOCK.RENEW k c 60000"),
+    ];
+    for (removal, next) in removals {
+        c.ask("FLUSHALL");
+        let mut subscriber = server.listen(&["ch"]);
+        let fence = a.number("RLOCK.ACQUIRE k a 60000 SHARED NOTIFY ch");
+        for (key, owner) in [("k", "b"), ("k", "c"), ("s", "c"), ("s", "d")] {
+            c.number(&format!("RLOCK.ACQUIRE {key} {owner} 60000 SHARED"));
+        }
+        c.ask(removal);
+        c.ask(next);
+        assert_eq!(subscriber.message(), format!("lost {fence} a k"), "{next}");
+    }
+}

@@ -163,6 +163,17 @@ impl Shared {
         self.holders.drop_some(most)
     }
 
+    /// Whether the end of each earlier holder is known; see [`Shared::take_ended`].
+    #[must_use]
+    pub const fn is_known(&self) -> bool {
+        self.known
+    }
+
+    /// Others may have ended: these are the holders of another lock until now.
+    pub const fn doubt(&mut self) {
+        self.known = false;
+    }
+
     /// Notes that the store now has these holders, so that the end of each of
     /// them is known.
     pub fn remember(&mut self) {
