@@ -163,7 +163,7 @@ impl Shared {
         self.holders.drop_some(most)
     }
 
-    /// Whether the end of each earlier holder is known; see [`Shared::take_ended`].
+    /// Whether the end of each earlier holder is known.
     #[must_use]
     pub const fn is_known(&self) -> bool {
         self.known
