@@ -53,8 +53,19 @@ struct Play {
 
 impl Play {
     fn new(seed: u64) -> Self {
-        // The backlog ends soon after the last replica.
-        let server = || Setup::new().line("repl-backlog-ttl 1").start();
+        // The backlog ends soon after the last replica. A replica whose password is set in the middle of its handshake waits
+        // for a reply that never comes, until this timeout.
+        let lines = [
+            "repl-backlog-ttl 1",
+            "repl-timeout 5",
+            "repl-ping-replica-period 1",
+        ];
+        let server = || {
+            lines
+                .iter()
+                .fold(Setup::new(), |it, line| it.line(line))
+                .start()
+        };
         let (master, replica) = (server(), server());
         let mut play = Self {
             numbers: Numbers(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1),
