@@ -20,13 +20,21 @@ final class Deadline {
 
     /** What never comes is no failed assertion: no machine stalls for that long, and {@link Calm} excuses nothing. */
     static void until(String what, BooleanSupplier condition) {
-        var deadline = new Deadline(LONG);
+        if (!comes(condition, LONG)) {
+            throw new IllegalStateException("never: " + what);
+        }
+    }
+
+    /** Whether it comes within this time. */
+    static boolean comes(BooleanSupplier condition, Duration within) {
+        var deadline = new Deadline(within);
         while (!condition.getAsBoolean()) {
             if (deadline.isOver()) {
-                throw new IllegalStateException("never: " + what);
+                return false;
             }
             nap();
         }
+        return true;
     }
 
     /** Between two looks. */

@@ -120,12 +120,8 @@ class ReplicationTest {
             holder.run(redisson.getLock(theirs)::unlock);
             assertTrue((Long) Actor.result(again) > fence);
 
-            var deadline = new Deadline(Duration.ofSeconds(5));
-            while (!listens.getAsBoolean()) {
-                if (deadline.isOver()) {
-                    return false;
-                }
-                Deadline.nap();
+            if (!Deadline.comes(listens, Duration.ofSeconds(5))) {
+                return false;
             }
             assertEquals(1, successor.release(ours, "here"));
             assertEquals(0, successor.release(ours, "here"));
