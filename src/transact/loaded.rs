@@ -93,14 +93,12 @@ impl<'a> Loaded<'a> {
             });
         }
         let free = self.hold.is_free();
-        let is_shared = matches!(self.hold, Hold::Shared(_));
-        if !is_shared && !known.is_empty() {
-            known.forget(self.op.name());
-        }
         if let Hold::Shared(shared) = self.hold {
             let stamp = store::stamp(&self.key, shared.fence());
             let most = settings::shared_holders_kept();
             known.keep(self.op.name(), stamp, shared, most);
+        } else if !known.is_empty() {
+            known.forget(self.op.name());
         }
         drop(self.key);
         let events = diff.replicate(ctx, name);

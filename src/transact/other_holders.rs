@@ -25,7 +25,7 @@ pub(crate) struct OtherHolders<'a> {
     db: u32,
     /// The exclusive holders of the operation's locks, as stored.
     read: &'a [ReadHolder<'a>],
-    /// The search asks for them in this order, so the next one is tried first.
+    /// The search asks for them in this order, so only the next one is tried.
     next: Cell<usize>,
     known: &'a SharedCache,
     /// When the search began, if it is long enough to check the clock.
@@ -81,9 +81,9 @@ impl Holders for OtherHolders<'_> {
     }
 
     fn visit(&self, name: Name<'_>, visit: &mut VisitHolder<'_>) {
-        let next = self.read.get(self.next.get()).or(self.read.first());
-        if let Some((_, owner)) = next.filter(|read| read.0 == name) {
-            self.next.set((self.next.get() + 1) % self.read.len());
+        let next = self.next.get();
+        if let Some((_, owner)) = self.read.get(next).filter(|read| read.0 == name) {
+            self.next.set((next + 1) % self.read.len());
             let _ = visit(owner, None);
             return;
         }

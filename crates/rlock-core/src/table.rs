@@ -1,7 +1,8 @@
 //! All queues and watches, the indices to find tickets and watches, and the
 //! deadlines: the ends of waits, and the times to check a lock.
 //!
-//! This file keeps the indices consistent and decides nothing.
+//! This file keeps the indices consistent and decides nothing. It is long because
+//! the table is one type: whatever touches one index must keep the others right.
 //! `table/invariants.rs` states the required consistency again in another way;
 //! ARCHITECTURE.md, "The data of the core", shows it with a drawn example.
 //! Everything that grows with the number of waiters is in ordered maps: they free
@@ -394,17 +395,15 @@ impl Table {
 
     /// Whether an owner may have a place anywhere, kept or not.
     pub(crate) fn has_places(&self, owner: &[u8]) -> bool {
-        let first = of_both(self.hash(owner), QueueId::MIN);
-        let range = (first, TicketId::MIN)..=(first | QUEUE_HALF, TicketId::MAX);
-        let mut waits = self.by_owner.range(range.clone());
-        waits.next().is_some() || self.kept_by_owner.range(range).next().is_some()
+        let all = all_of_owner(self.hash(owner));
+        let mut places = self.by_owner.range(all.clone());
+        let mut kept = self.kept_by_owner.range(all);
+        places.next().or_else(|| kept.next()).is_some()
     }
 
     /// All places in which an owner waits.
     pub(crate) fn waits_of(&self, owner: &[u8]) -> impl Iterator<Item = (TicketId, &Ticket)> {
-        let first = of_both(self.hash(owner), QueueId::MIN);
-        let range = (first, TicketId::MIN)..=(first | QUEUE_HALF, TicketId::MAX);
-        let found = self.by_owner.range(range);
+        let found = self.by_owner.range(all_of_owner(self.hash(owner)));
         found.filter_map(move |(_, id)| {
             let ticket = &**self.tickets.get(id)?;
             (*ticket.owner == *owner).then_some((*id, ticket))
@@ -895,6 +894,12 @@ impl Table {
 /// tickets themselves distinguish equal keys.
 const fn of_both(owner: u64, queue: QueueId) -> u64 {
     (owner & !QUEUE_HALF) | (queue.0 & QUEUE_HALF)
+}
+
+/// All entries of an owner with this hash, in whatever queue.
+const fn all_of_owner(owner: u64) -> RangeInclusive<(u64, TicketId)> {
+    let first = of_both(owner, QueueId::MIN);
+    (first, TicketId::MIN)..=(first | QUEUE_HALF, TicketId::MAX)
 }
 
 /// All entries of a queue in an order.
