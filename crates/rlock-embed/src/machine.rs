@@ -3,102 +3,28 @@
 //! One type, whole: every event of the host and every action of the endpoint
 //! passes through it.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rlock_engine::endpoint::{
-    Action, Change, ConnectionId, Endpoint, Event, Limits, Note, Outcome as Resolved, Settings, To,
-};
-use rlock_engine::engine::claims::{self, Claims, Owner};
+use rlock_engine::endpoint::{ConnectionId, Event, Limits, Note, Settings, To};
+use rlock_engine::engine::Id;
+use rlock_engine::engine::claims::{Claims, Owner};
 use rlock_engine::engine::instant::Instant;
-use rlock_engine::engine::node::{Node, slot_of};
-use rlock_engine::engine::proof::Proof;
-use rlock_engine::engine::terms::{Ask, Queueing, Terms, Value, lease_ms, whole_ms_or_zero};
-use rlock_engine::engine::{self, Event as Engine, Id, Outcome, pause};
-use rlock_engine::error::{Error, Loss};
+use rlock_engine::engine::terms::{Ask, Value};
+use rlock_engine::error::Error;
 use rlock_engine::servers::Servers;
+use rlock_engine::session::{Action, Call, Lock, Outcome, Session};
 use rlock_engine::wire::resp::{Command, Frame};
-use rlock_engine::wire::{inspect, replies, requests};
 
 use crate::format::{Malformed, Reader, VERSION, Writer};
 
 /// A client without sockets and without a clock.
 pub struct Machine {
-    endpoint: Endpoint,
-    /// How long questions are retried.
-    retry: Duration,
+    session: Session,
     /// The prefix of the owners that this machine creates.
     id: String,
     owners: u64,
-    /// Whether the single server is a node of a cluster, once it has reported
-    /// that.
-    is_cluster: Option<bool>,
-    calls: BTreeMap<u64, Call>,
-    /// The call of each part in progress.
-    parts: BTreeMap<Id, u64>,
-    guards: BTreeMap<u64, Guard>,
-    /// The guards of each hold. Several guards of one owner may share a hold.
-    of_holds: BTreeMap<Id, Vec<u64>>,
-    /// Calls that continue at that moment.
-    pauses: BTreeSet<(Instant, u64)>,
-    random: u64,
-}
-
-/// What a caller waits for.
-enum Call {
-    Lock(Box<Locking>),
-    /// A guard becomes exclusive.
-    Upgrade {
-        guard: u64,
-        queueing: Queueing,
-    },
-    /// Several answers become one: their number, and the first error.
-    Done {
-        left: usize,
-        error: Option<Error>,
-    },
-    Question {
-        left: usize,
-        answers: Vec<Frame>,
-    },
-    /// A single question for the leader.
-    Leader,
-    /// Receives each change of the leader, until it is abandoned.
-    Observer,
-}
-
-/// A call for one lock or several.
-struct Locking {
-    owner: Owner,
-    /// In their order.
-    keys: Vec<Arc<[u8]>>,
-    ask: Ask,
-    /// The value to publish with it.
-    value: Option<Value>,
-    terms: Terms,
-    queueing: Queueing,
-    deadline: Option<Instant>,
-    /// Whether one request can ask for all keys; unknown until the server has
-    /// reported whether it is in a cluster.
-    is_one_request: Option<bool>,
-    grants: Vec<Grant>,
-    attempts: u32,
-}
-
-/// The grant of one request.
-struct Grant {
-    proof: Arc<Proof>,
-    ask: Ask,
-    /// The request.
-    part: Id,
-}
-
-/// What a caller holds.
-struct Guard {
-    grants: Vec<Grant>,
-    is_over: bool,
 }
 
 impl Machine {
@@ -164,17 +90,9 @@ impl Machine {
         };
         settings.check()?;
         Ok(Self {
-            retry: limits.retry,
-            endpoint: Endpoint::new(servers, settings),
+            session: Session::new(servers, settings),
             id,
             owners: 0,
-            is_cluster: None,
-            calls: BTreeMap::new(),
-            parts: BTreeMap::new(),
-            guards: BTreeMap::new(),
-            of_holds: BTreeMap::new(),
-            pauses: BTreeSet::new(),
-            random,
         })
     }
 
@@ -194,43 +112,25 @@ impl Machine {
         let now = Instant::from_nanos(now);
         let mut output = Writer::new(buffer);
         self.take(now, Reader::new(event), &mut output)?;
-        loop {
-            while let Some(action) = self.endpoint.poll_action() {
-                self.carry_out(now, action, &mut output);
-            }
-            match self.pauses.first().copied() {
-                Some(first) if first.0 <= now => {
-                    self.pauses.remove(&first);
-                    self.go_on(now, first.1, &mut output);
-                }
-                _ => break,
-            }
+        while let Some(action) = self.session.poll_action() {
+            self.carry_out(action, &mut output);
         }
-        let pause = self.pauses.first().map(|(due, _)| *due);
-        let deadlines = self.endpoint.next_deadline().into_iter().chain(pause);
-        Ok(output.finish(deadlines.min()))
+        Ok(output.finish(self.session.next_deadline()))
     }
 
     /// How many nanoseconds from `now` a guard stays valid if nothing more
     /// arrives; zero if it is over.
     #[must_use]
     pub fn remaining(&self, guard: u64, now: u64) -> u64 {
-        let now = Instant::from_nanos(now);
-        let left = |grant: &Grant| match (grant.proof.loss(now), grant.proof.valid_until()) {
-            (None, Some(until)) => u64::try_from((until - now).as_nanos()).unwrap_or(u64::MAX),
-            _ => 0,
-        };
-        let grants = self.guards.get(&guard).map(|guard| &guard.grants);
-        let left = grants.and_then(|grants| grants.iter().map(left).min());
-        left.unwrap_or(0)
+        let (guard, now) = (Id::of_number(guard), Instant::from_nanos(now));
+        let left = self.session.remaining(guard, now).as_nanos();
+        u64::try_from(left).unwrap_or(u64::MAX)
     }
 
     /// Whether nobody waits or holds anything, and nothing is left to clean up.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        let is_idle = self.calls.is_empty() && self.parts.is_empty() && self.pauses.is_empty();
-        let is_free = self.guards.is_empty() && self.of_holds.is_empty();
-        is_idle && is_free && self.endpoint.engine().is_empty()
+        self.session.is_empty()
     }
 
     fn take(
@@ -243,135 +143,97 @@ impl Machine {
         match kind {
             1..=7 | 9 | 13 | 19..=22 => {
                 let call = reader.u64()?;
-                if self.calls.contains_key(&call) || self.guards.contains_key(&call) {
+                if call >= Id::OF_ENGINE {
+                    return Err(Malformed("a number is too large"));
+                }
+                if self.session.is_known(Id::of_number(call)) {
                     return Err(Malformed("a number is used twice"));
                 }
-                self.begin(now, kind, call, &mut reader, output)
-            }
-            8 | 18 => {
-                let number = reader.u64()?;
-                reader.end()?;
-                match kind {
-                    8 => self.abandon(now, number),
-                    _ => self.leave(now, number, true),
+                match self.begun(kind, &mut reader)? {
+                    Ok(begun) => self.session.call(now, Id::of_number(call), begun),
+                    Err(Some(error)) => output.failed(call, &error),
+                    Err(None) => {
+                        let metrics = self.session.endpoint().engine().metrics();
+                        let numbers = [
+                            metrics.grants,
+                            metrics.waits,
+                            metrics.losses,
+                            metrics.late_renewals,
+                            metrics.reconnects,
+                        ];
+                        let frame = |it| Frame::Integer(i64::try_from(it).unwrap_or(i64::MAX));
+                        output.answered(call, &numbers.map(frame));
+                    }
                 }
                 Ok(())
             }
-            _ => self.handle_without_call(now, kind, &mut reader, output),
+            8 | 17 | 18 => {
+                let number = Id::of_number(reader.u64()?);
+                reader.end()?;
+                match kind {
+                    8 => self.session.abandon(now, number),
+                    17 => self.session.leave(now, number),
+                    _ => self.session.untaken(now, number),
+                }
+                Ok(())
+            }
+            14 => {
+                reader.end()?;
+                self.session.leave_all(now);
+                Ok(())
+            }
+            _ => self.handle_without_call(now, kind, &mut reader),
         }
     }
 
-    /// Begins a call of any kind. One match has them all, so that the numbers of the kinds are seen together.
-    fn begin(
+    /// Reads a call; an error is the caller's.
+    fn begun(
         &mut self,
-        now: Instant,
         kind: u8,
-        call: u64,
         reader: &mut Reader<'_>,
-        output: &mut Writer,
-    ) -> Result<(), Malformed> {
-        match kind {
-            1 => {
-                reader.end()?;
-                let part = self.part(call);
-                self.await_done(call, 1);
-                self.endpoint.handle(now, Event::Start { call: part });
-            }
-            2 | 19 => match self.locking(now, reader, kind == 19)? {
-                Ok(locking) => {
-                    self.calls.insert(call, Call::Lock(Box::new(locking)));
-                    self.go_on(now, call, output);
-                }
-                Err(error) => output.failed(call, &error),
+    ) -> Result<Result<Call, Option<Error>>, Malformed> {
+        let mut guard = || Ok(Id::of_number(reader.u64()?));
+        let call = match kind {
+            1 => Call::Connect,
+            2 | 19 => return Ok(self.lock(reader, kind == 19)?.map_err(Some)),
+            3 => Call::Release {
+                guard: guard()?,
+                least: reader.millis()?,
             },
-            3 => {
-                let (guard, least) = (reader.u64()?, reader.millis()?);
-                reader.end()?;
-                self.release(now, call, guard, least, output);
-            }
             4 => {
-                let (guard, queueing) = (reader.u64()?, reader.queueing()?);
+                let (guard, queueing) = (guard()?, reader.queueing()?);
                 reader.end()?;
-                self.upgrade(now, call, guard, queueing, output);
+                return Ok(queueing
+                    .map_err(Some)
+                    .map(|queueing| Call::Upgrade { guard, queueing }));
             }
-            5 => {
-                let (guard, lease) = (reader.u64()?, Duration::from_millis(reader.u64()?));
-                reader.end()?;
-                self.change(now, call, guard, output, |part, hold| {
-                    let lease = lease_ms("lease", lease)?;
-                    let call = part;
-                    Ok(Engine::Extend { call, hold, lease })
-                });
-            }
-            6 => {
-                let guard = reader.u64()?;
-                reader.end()?;
-                self.downgrade(now, call, guard, output);
-            }
-            7 => {
-                let (key, words) = (reader.bytes()?, reader.list()?);
-                let (changes, limit) = (reader.flag()?, reader.millis()?);
-                reader.end()?;
-                self.question(now, call, key, &words, (changes, limit), output)?;
-            }
+            5 => Call::Extend {
+                guard: guard()?,
+                lease: Duration::from_millis(reader.u64()?),
+            },
+            6 => Call::Downgrade { guard: guard()? },
+            7 => question(reader)?,
             9 => {
                 reader.end()?;
-                let metrics = self.endpoint.engine().metrics();
-                let numbers = [
-                    metrics.grants,
-                    metrics.waits,
-                    metrics.losses,
-                    metrics.late_renewals,
-                    metrics.reconnects,
-                ];
-                let frame = |it| Frame::Integer(i64::try_from(it).unwrap_or(i64::MAX));
-                output.answered(call, &numbers.map(frame));
+                return Ok(Err(None));
             }
             20 => {
-                let (guard, value) = (reader.u64()?, Value::new(reader.bytes()?));
+                let (guard, value) = (guard()?, Value::new(reader.bytes()?));
                 reader.end()?;
-                if let Some(Err(error)) = self.guards.get(&guard).map(Guard::check_alone) {
-                    output.failed(call, &error);
-                    return Ok(());
-                }
-                self.change(now, call, guard, output, |call, hold| {
-                    let value = value.clone()?;
-                    Ok(Engine::Proclaim { call, hold, value })
-                });
+                return Ok(value
+                    .map_err(Some)
+                    .map(|value| Call::Proclaim { guard, value }));
             }
-            21 | 22 => {
-                let key: Arc<[u8]> = reader.bytes()?.into();
-                reader.end()?;
-                let part = self.part(call);
-                let event = match kind {
-                    21 => Event::Observe {
-                        observer: part,
-                        key,
-                    },
-                    _ => Event::Question {
-                        call: part,
-                        command: requests::info(&key),
-                        to: To::Key(key),
-                        changes: false,
-                        limit: Some(self.retry),
-                    },
-                };
-                let call_begun = match kind {
-                    21 => Call::Observer,
-                    _ => Call::Leader,
-                };
-                self.calls.insert(call, call_begun);
-                self.endpoint.handle(now, event);
-            }
-            _ => {
-                reader.end()?;
-                let flush = self.part(call);
-                self.await_done(call, 1);
-                let event = Event::Call(Engine::Flush { flush });
-                self.endpoint.handle(now, event);
-            }
-        }
-        Ok(())
+            21 => Call::Observe {
+                key: reader.bytes()?.into(),
+            },
+            22 => Call::Leader {
+                key: reader.bytes()?.into(),
+            },
+            _ => Call::Flush,
+        };
+        reader.end()?;
+        Ok(Ok(call))
     }
 
     /// Handles an event that concerns no call.
@@ -380,7 +242,6 @@ impl Machine {
         now: Instant,
         kind: u8,
         reader: &mut Reader<'_>,
-        output: &mut Writer,
     ) -> Result<(), Malformed> {
         let event = match kind {
             10 => Event::Opened {
@@ -394,39 +255,20 @@ impl Machine {
                 connection: ConnectionId::of_number(reader.u64()?),
                 failure: reader.failure()?,
             },
-            14 => Event::Call(Engine::LeaveAll),
             15 => Event::Closed,
             16 => Event::Tick,
-            17 => {
-                let guard = reader.u64()?;
-                reader.end()?;
-                self.leave(now, guard, false);
-                return Ok(());
-            }
             _ => return Err(Malformed("there is no such event")),
         };
         reader.end()?;
-        if matches!(event, Event::Call(Engine::LeaveAll)) {
-            self.end_pauses(output);
-        }
-        self.endpoint.handle(now, event);
+        self.session.handle(now, event);
         Ok(())
     }
 
-    /// Ends the calls of which the endpoint knows nothing: they hold nothing now.
-    fn end_pauses(&mut self, output: &mut Writer) {
-        for (_, call) in std::mem::take(&mut self.pauses) {
-            self.calls.remove(&call);
-            output.failed(call, &Error::Closed);
-        }
-    }
-
-    fn locking(
+    fn lock(
         &mut self,
-        now: Instant,
         reader: &mut Reader<'_>,
         is_campaign: bool,
-    ) -> Result<Result<Locking, Error>, Malformed> {
+    ) -> Result<Result<Call, Error>, Malformed> {
         let (kind, activity, name) = (reader.u8()?, reader.u64()?, reader.text()?);
         let keys = reader.list()?;
         let (ask, queueing, terms) = (reader.ask()?, reader.queueing()?, reader.terms()?);
@@ -441,392 +283,28 @@ impl Machine {
         if is_campaign && (keys.len() > 1 || !matches!(ask, Ok(Ask::Exclusive))) {
             return Err(Malformed("a campaign is for one key, alone"));
         }
-        let mut keys: Vec<Arc<[u8]>> = keys.into_iter().map(Arc::from).collect();
-        keys.sort_unstable();
-        let locking = || {
+        let lock = || {
             let owner = match kind {
                 0 => {
                     self.owners += 1;
-                    let owner = Owner::numbered(&self.id, self.owners);
-                    // Several keys may be released and asked for again.
-                    match keys.len() {
-                        1 => owner,
-                        _ => owner.reusable(),
-                    }
+                    Owner::numbered(&self.id, self.owners)
                 }
                 1 => Owner::new(format!("{}:a{activity}", self.id))?,
                 _ => Owner::new(name)?,
             };
-            let (ask, queueing, terms) = (ask?, queueing?, terms?);
-            let value = value.transpose()?;
-            claims::check_keys(&keys)?;
-            if keys.len() > 1 {
-                terms.check_for_several()?;
-                ask.check_for_several()?;
-            }
-            let slot = |key: &Arc<[u8]>| slot_of(key);
-            let is_one_slot = keys.iter().map(slot).max() == keys.iter().map(slot).min();
-            Ok(Locking {
-                owner,
-                keys,
-                ask,
-                value,
-                terms,
-                queueing,
-                deadline: match queueing {
-                    Queueing::AtMost(wait) => Some(now + wait),
-                    Queueing::Try | Queueing::Unlimited => None,
-                },
-                is_one_request: is_one_slot.then_some(true),
-                grants: Vec::new(),
-                attempts: 0,
-            })
+            let keys = keys.into_iter().map(Arc::from).collect();
+            Ok(Call::Lock(Lock {
+                ask: ask?,
+                queueing: queueing?,
+                terms: terms?,
+                value: value.transpose()?,
+                claims: Claims::checked(owner, keys)?,
+            }))
         };
-        Ok(locking())
+        Ok(lock())
     }
 
-    /// A number for a new part of a call.
-    fn part(&mut self, call: u64) -> Id {
-        let part = self.endpoint.next_id();
-        self.parts.insert(part, call);
-        part
-    }
-
-    fn await_done(&mut self, call: u64, left: usize) {
-        let error = None;
-        self.calls.insert(call, Call::Done { left, error });
-    }
-
-    /// Takes the next step of a call for locks.
-    fn go_on(&mut self, now: Instant, call: u64, output: &mut Writer) {
-        let Some(Call::Lock(locking)) = self.calls.get_mut(&call) else {
-            return;
-        };
-        if self.endpoint.is_cluster() {
-            self.is_cluster = Some(true);
-        }
-        let known = self.is_cluster.map(|it| !it);
-        let is_one_request = locking.is_one_request.or(known);
-        let Some(queueing) = locking.rest(now) else {
-            return self.refuse(now, call, output);
-        };
-        let Some(is_one_request) = is_one_request else {
-            let limit = match queueing {
-                Queueing::Try => Some(self.retry),
-                Queueing::AtMost(wait) => Some(wait),
-                Queueing::Unlimited => None,
-            };
-            let part = self.part(call);
-            // Every user may send `HELLO`.
-            let event = Event::Question {
-                call: part,
-                to: To::Node(Node::default()),
-                command: requests::hello(),
-                changes: false,
-                limit,
-            };
-            return self.endpoint.handle(now, event);
-        };
-        locking.is_one_request = Some(is_one_request);
-        let Some(claims) = locking.next_claims(is_one_request) else {
-            return self.grant(now, call, output);
-        };
-        let (ask, value, terms) = (locking.ask, locking.value.clone(), locking.terms);
-        let part = self.part(call);
-        let event = Engine::Ask {
-            call: part,
-            claims,
-            ask,
-            value,
-            terms,
-            queueing,
-        };
-        self.endpoint.handle(now, Event::Call(event));
-    }
-
-    /// Everything is granted, unless the first grants were lost meanwhile.
-    fn grant(&mut self, now: Instant, call: u64, output: &mut Writer) {
-        let Some(Call::Lock(mut locking)) = self.calls.remove(&call) else {
-            return;
-        };
-        let grants = std::mem::take(&mut locking.grants);
-        if grants.len() == 1 || grants.iter().all(|it| it.proof.is_live(now)) {
-            let guard = Guard {
-                grants,
-                is_over: false,
-            };
-            return self.keep_guard(now, call, call, guard, output);
-        }
-        self.give_back(now, grants);
-        let is_over = locking.deadline.is_some_and(|deadline| deadline <= now);
-        if locking.queueing == Queueing::Try || is_over {
-            return output.refused(call);
-        }
-        // The lease may be shorter than the time to take all of them.
-        self.random = self
-            .random
-            .wrapping_mul(0x5851_F42D_4C95_7F2D)
-            .wrapping_add(1);
-        let due = now + pause(locking.attempts, self.random >> 33);
-        locking.attempts += 1;
-        self.calls.insert(call, Call::Lock(locking));
-        self.pauses.insert((due, call));
-    }
-
-    fn refuse(&mut self, now: Instant, call: u64, output: &mut Writer) {
-        if let Some(Call::Lock(locking)) = self.calls.remove(&call) {
-            self.give_back(now, locking.grants);
-            output.refused(call);
-        }
-    }
-
-    fn give_back(&mut self, now: Instant, grants: Vec<Grant>) {
-        for Grant { proof, ask, .. } in grants {
-            let hold = proof.hold;
-            let event = Engine::Leave { hold, ask };
-            self.endpoint.handle(now, Event::Call(event));
-        }
-    }
-
-    /// Returns a guard to its caller.
-    fn keep_guard(
-        &mut self,
-        now: Instant,
-        call: u64,
-        number: u64,
-        mut guard: Guard,
-        output: &mut Writer,
-    ) {
-        guard.show(call, number, output);
-        // It may have been lost while the call waited for replicas and nobody had
-        // it.
-        if let Some(why) = guard.grants.iter().find_map(|it| it.proof.loss(now)) {
-            guard.is_over = true;
-            output.over(number, why);
-        }
-        for grant in &guard.grants {
-            let guards = self.of_holds.entry(grant.proof.hold).or_default();
-            guards.push(number);
-        }
-        self.guards.insert(number, guard);
-    }
-
-    fn remove_guard(&mut self, number: u64) -> Option<Guard> {
-        let guard = self.guards.remove(&number)?;
-        for grant in &guard.grants {
-            if let Some(guards) = self.of_holds.get_mut(&grant.proof.hold) {
-                guards.retain(|it| *it != number);
-                if guards.is_empty() {
-                    self.of_holds.remove(&grant.proof.hold);
-                }
-            }
-        }
-        Some(guard)
-    }
-
-    /// A guard ends, and nobody waits for the outcome; or its caller never
-    /// received it.
-    fn leave(&mut self, now: Instant, guard: u64, is_untaken: bool) {
-        let Some(guard) = self.remove_guard(guard) else {
-            return;
-        };
-        for Grant { proof, ask, part } in guard.grants {
-            let (hold, call) = (proof.hold, part);
-            let event = match is_untaken {
-                true => Engine::Untaken { call, hold, ask },
-                false => Engine::Leave { hold, ask },
-            };
-            self.endpoint.handle(now, Event::Call(event));
-        }
-    }
-
-    fn release(
-        &mut self,
-        now: Instant,
-        call: u64,
-        guard: u64,
-        least: Option<Duration>,
-        output: &mut Writer,
-    ) {
-        let Some(grants) = self.guards.get(&guard).map(|guard| &guard.grants) else {
-            return output.failed(call, &Error::Lost(Loss::Released));
-        };
-        if let Some(least) = least {
-            let granted = grants.iter().map(|it| it.proof.granted).max();
-            match whole_ms_or_zero("least", least) {
-                Ok(least) => self.keep_until(now, guard, granted.unwrap_or(now) + least),
-                Err(error) => {
-                    let left = Duration::from_nanos(self.remaining(guard, now.nanos()));
-                    self.keep_until(now, guard, now + left);
-                    self.leave(now, guard, false);
-                    return output.failed(call, &error);
-                }
-            }
-        }
-        let grants = self.remove_guard(guard).map(|guard| guard.grants);
-        let grants = grants.unwrap_or_default();
-        self.await_done(call, grants.len());
-        for Grant { proof, ask, .. } in grants {
-            let (hold, call) = (proof.hold, self.part(call));
-            let release = Engine::Release { call, hold, ask };
-            self.endpoint.handle(now, Event::Call(release));
-        }
-    }
-
-    /// When the last guard of these holds ends, the server keeps them until then.
-    fn keep_until(&mut self, now: Instant, guard: u64, until: Instant) {
-        let grants = self.guards.get(&guard).map_or(&[][..], |it| &it.grants);
-        for Grant { proof, .. } in grants {
-            let keep = Engine::Keep {
-                hold: proof.hold,
-                until,
-            };
-            self.endpoint.handle(now, Event::Call(keep));
-        }
-    }
-
-    fn change(
-        &mut self,
-        now: Instant,
-        call: u64,
-        guard: u64,
-        output: &mut Writer,
-        event: impl Fn(Id, Id) -> Result<engine::Event, Error>,
-    ) {
-        let Some(guard) = self.guards.get(&guard) else {
-            return output.failed(call, &Error::Lost(Loss::Released));
-        };
-        let holds: Vec<Id> = guard.grants.iter().map(|it| it.proof.hold).collect();
-        self.await_done(call, holds.len());
-        for hold in holds {
-            let part = self.part(call);
-            match event(part, hold) {
-                Ok(event) => self.endpoint.handle(now, Event::Call(event)),
-                Err(error) => self.part_is_done(part, Some(error), output),
-            }
-        }
-    }
-
-    fn downgrade(&mut self, now: Instant, call: u64, guard: u64, output: &mut Writer) {
-        match self.guards.get_mut(&guard).map(Guard::one) {
-            Some(Err(error)) => return output.failed(call, &error),
-            // The server answers nil to this, as for a lost hold.
-            Some(Ok(grant)) if grant.ask == Ask::Shared => {
-                return match grant.proof.end_of(now) {
-                    None => output.done(call),
-                    Some(loss) => output.failed(call, &Error::Lost(loss)),
-                };
-            }
-            Some(Ok(grant)) => grant.ask = Ask::Shared,
-            None => {}
-        }
-        self.change(now, call, guard, output, |call, hold| {
-            Ok(Engine::Downgrade { call, hold })
-        });
-    }
-
-    fn upgrade(
-        &mut self,
-        now: Instant,
-        call: u64,
-        guard: u64,
-        queueing: Result<Queueing, Error>,
-        output: &mut Writer,
-    ) {
-        let grant = || {
-            let queueing = queueing?;
-            let guard = self.guards.get_mut(&guard);
-            let grant = guard.ok_or(Error::Lost(Loss::Released))?.one()?;
-            match grant.proof.end_of(now) {
-                None => Ok((grant, queueing)),
-                Some(loss) => Err(Error::Lost(loss)),
-            }
-        };
-        let (grant, queueing) = match grant() {
-            Ok(granted) => granted,
-            Err(error) => return output.failed(call, &error),
-        };
-        let claims = grant.proof.claims.clone();
-        self.calls.insert(call, Call::Upgrade { guard, queueing });
-        let part = self.part(call);
-        let event = Engine::Ask {
-            call: part,
-            claims,
-            ask: Ask::Exclusive,
-            value: None,
-            // The engine uses the terms of the existing hold.
-            terms: Terms::default(),
-            queueing,
-        };
-        self.endpoint.handle(now, Event::Call(event));
-    }
-
-    /// Asks the server of a key, or every server if the key is empty.
-    fn question(
-        &mut self,
-        now: Instant,
-        call: u64,
-        key: &[u8],
-        words: &[&[u8]],
-        (changes, limit): (bool, Option<Duration>),
-        output: &mut Writer,
-    ) -> Result<(), Malformed> {
-        let (name, rest) = words.split_first().ok_or(Malformed("it has no command"))?;
-        let name = std::str::from_utf8(name).map_err(|_| Malformed("it has no command"))?;
-        let mut command = Command::new(name);
-        for word in rest {
-            command.arg(word);
-        }
-        let servers: Vec<To> = match key {
-            [] => self.endpoint.nodes().into_iter().map(To::Node).collect(),
-            key => vec![To::Key(key.into())],
-        };
-        if servers.is_empty() {
-            output.answered(call, &[]);
-            return Ok(());
-        }
-        let (left, answers) = (servers.len(), Vec::new());
-        self.calls.insert(call, Call::Question { left, answers });
-        for to in servers {
-            let part = self.part(call);
-            let event = Event::Question {
-                call: part,
-                to,
-                command: command.clone(),
-                changes,
-                limit: Some(limit.unwrap_or(self.retry)),
-            };
-            self.endpoint.handle(now, event);
-        }
-        Ok(())
-    }
-
-    /// Nobody waits for a call any more.
-    fn abandon(&mut self, now: Instant, call: u64) {
-        let Some(call_ended) = self.calls.remove(&call) else {
-            return;
-        };
-        self.pauses.retain(|(_, paused)| *paused != call);
-        let parts: Vec<Id> = self
-            .parts
-            .iter()
-            .filter(|it| *it.1 == call)
-            .map(|it| *it.0)
-            .collect();
-        for part in parts {
-            self.parts.remove(&part);
-            let event = match call_ended {
-                Call::Observer => Event::Unobserve { observer: part },
-                _ => Event::Call(Engine::Abandon { call: part }),
-            };
-            self.endpoint.handle(now, event);
-        }
-        if let Call::Lock(locking) = call_ended {
-            self.give_back(now, locking.grants);
-        }
-    }
-
-    fn carry_out(&mut self, now: Instant, action: Action, output: &mut Writer) {
+    fn carry_out(&mut self, action: Action, output: &mut Writer) {
         match action {
             Action::Connect {
                 connection,
@@ -834,291 +312,74 @@ impl Machine {
             } => output.connect(connection, &address),
             Action::Write { connection } => {
                 let mut bytes = Vec::new();
-                self.endpoint.take_output(connection, &mut bytes);
+                self.session.take_output(connection, &mut bytes);
                 if !bytes.is_empty() {
                     output.write(connection, &bytes);
                 }
             }
             Action::Close { connection } => output.close(connection),
-            Action::Resolve { call, outcome } => self.resolved(now, call, outcome, output),
-            Action::Over { proof, why } => self.over(&proof, why, output),
-            Action::Observed { observer, change } => self.observed(observer, change, output),
-            Action::Flushed { flush, failed } => self.part_is_done(flush, failed, output),
+            Action::Resolve { call, outcome } => resolved(call.number(), outcome, output),
+            Action::Over { guard, why } => output.over(guard.number(), why),
+            // The host reads the time that remains from the machine.
+            Action::Ended { .. } => {}
+            Action::Observed { call, change } => {
+                let leader = change.leader.as_ref();
+                let leader = leader.map(|it| (it.fence, &*it.value, "", None));
+                output.leader(call.number(), leader, change.missed);
+            }
             Action::Note(note) => {
                 let (level, text) = described(&note);
                 output.note(level, &text);
             }
         }
     }
+}
 
-    fn over(&mut self, proof: &Proof, why: Loss, output: &mut Writer) {
-        for number in self.of_holds.get(&proof.hold).into_iter().flatten() {
-            if let Some(guard) = self.guards.get_mut(number).filter(|it| !it.is_over) {
-                guard.is_over = true;
-                output.over(*number, why);
-            }
-        }
+/// Reads a question to the server of a key, or to each if the key is empty.
+fn question(reader: &mut Reader<'_>) -> Result<Call, Malformed> {
+    let (key, words) = (reader.bytes()?, reader.list()?);
+    let (changes, limit) = (reader.flag()?, reader.millis()?);
+    let (name, rest) = words.split_first().ok_or(Malformed("it has no command"))?;
+    let name = std::str::from_utf8(name).map_err(|_| Malformed("it has no command"))?;
+    let mut command = Command::new(name);
+    for word in rest {
+        command.arg(word);
     }
+    Ok(Call::Question {
+        to: (!key.is_empty()).then(|| To::Key(key.into())),
+        command,
+        changes,
+        limit,
+    })
+}
 
-    fn observed(&mut self, part: Id, change: Result<Change, Error>, output: &mut Writer) {
-        let Some(call) = self.parts.get(&part).copied() else {
-            return;
-        };
-        match change {
-            Ok(Change { leader, missed, .. }) => {
-                let leader = leader.as_ref().map(|it| (it.fence, &*it.value, "", None));
-                output.leader(call, leader, missed);
+fn resolved(call: u64, outcome: Outcome, output: &mut Writer) {
+    match outcome {
+        Outcome::Granted { guard, proofs } => {
+            let mut fences = Vec::new();
+            for proof in proofs.iter() {
+                let fence = proof.fence();
+                fences.extend(proof.claims.keys().map(|key| (key, fence)));
             }
-            Err(error) => {
-                self.parts.remove(&part);
-                self.calls.remove(&call);
-                output.failed(call, &error);
-            }
+            let owner = proofs.first().claims.owner();
+            output.granted(call, guard.number(), owner.as_str(), &fences);
         }
-    }
-
-    /// A part of a call has its outcome.
-    fn resolved(&mut self, now: Instant, part: Id, outcome: Resolved, output: &mut Writer) {
-        let Some(call) = self.parts.get(&part).copied() else {
-            return;
-        };
-        let is_of_locks = matches!(
-            self.calls.get(&call),
-            Some(Call::Lock(_) | Call::Upgrade { .. })
-        );
-        match outcome {
-            Resolved::Answer(frame) if is_of_locks => {
-                self.parts.remove(&part);
-                self.greeted(now, call, &frame, output);
-            }
-            Resolved::Answer(frame) => self.answered(part, call, frame, output),
-            Resolved::Lock(Outcome::Granted(proof)) => {
-                self.parts.remove(&part);
-                self.granted(now, part, call, proof, output);
-            }
-            Resolved::Lock(Outcome::Refused) if is_of_locks => {
-                self.parts.remove(&part);
-                self.refused(now, call, output);
-            }
-            Resolved::Failed(error) | Resolved::Lock(Outcome::Failed(error)) if is_of_locks => {
-                self.parts.remove(&part);
-                self.fail(now, call, &error, output);
-            }
-            Resolved::Failed(error) | Resolved::Lock(Outcome::Failed(error)) => {
-                self.part_is_done(part, Some(error), output);
-            }
-            Resolved::Lock(Outcome::Done | Outcome::Refused) => {
-                self.part_is_done(part, None, output);
-            }
-        }
-    }
-
-    /// The server has reported whether it is in a cluster.
-    fn greeted(&mut self, now: Instant, call: u64, hello: &Frame, output: &mut Writer) {
-        match replies::is_cluster(hello) {
-            Ok(is_cluster) => {
-                self.is_cluster = Some(is_cluster);
-                self.go_on(now, call, output);
-            }
-            Err(error) => self.fail(now, call, &error, output),
-        }
-    }
-
-    fn answered(&mut self, part: Id, call: u64, frame: Frame, output: &mut Writer) {
-        self.parts.remove(&part);
-        if let Some(Call::Leader) = self.calls.get(&call) {
-            self.calls.remove(&call);
-            return match inspect::info(&frame) {
-                Ok(info) => {
-                    let leader = info.leader();
-                    let leader = leader
-                        .as_ref()
-                        .map(|it| (it.fence, &*it.value, &*it.owner, Some(it.time_left)));
-                    output.leader(call, leader, false);
-                }
+        Outcome::Refused => output.refused(call),
+        Outcome::Done => output.done(call),
+        Outcome::Answer(answer) => output.answered(call, &[answer]),
+        Outcome::Answers(answers) => {
+            let answers: Result<Vec<Frame>, _> = answers.into_iter().map(|it| it.1).collect();
+            match answers {
+                Ok(answers) => output.answered(call, &answers),
                 Err(error) => output.failed(call, &error),
-            };
-        }
-        let Some(Call::Question { left, answers }) = self.calls.get_mut(&call) else {
-            return;
-        };
-        answers.push(frame);
-        *left -= 1;
-        if *left == 0 {
-            output.answered(call, answers);
-            self.calls.remove(&call);
-        }
-    }
-
-    fn granted(
-        &mut self,
-        now: Instant,
-        part: Id,
-        call: u64,
-        proof: Arc<Proof>,
-        output: &mut Writer,
-    ) {
-        match self.calls.get_mut(&call) {
-            Some(Call::Lock(locking)) => {
-                let ask = locking.ask;
-                locking.grants.push(Grant { proof, ask, part });
-                self.go_on(now, call, output);
-            }
-            Some(Call::Upgrade { guard, .. }) => {
-                let guard = *guard;
-                self.calls.remove(&call);
-                let ask = Ask::Exclusive;
-                self.upgraded(now, call, guard, Grant { proof, ask, part }, output);
-            }
-            _ => {}
-        }
-    }
-
-    /// The new grant replaces the guard's shared one.
-    fn upgraded(
-        &mut self,
-        now: Instant,
-        call: u64,
-        number: u64,
-        grant: Grant,
-        output: &mut Writer,
-    ) {
-        let Some(before) = self.remove_guard(number) else {
-            // The guard was released meanwhile.
-            output.failed(call, &Error::Lost(Loss::Released));
-            let (hold, ask, call) = (grant.proof.hold, grant.ask, grant.part);
-            let event = Engine::Untaken { call, hold, ask };
-            return self.endpoint.handle(now, Event::Call(event));
-        };
-        self.give_back(now, before.grants);
-        let guard = Guard {
-            grants: vec![grant],
-            is_over: false,
-        };
-        self.keep_guard(now, call, number, guard, output);
-    }
-
-    /// Not granted in time.
-    fn refused(&mut self, now: Instant, call: u64, output: &mut Writer) {
-        match self.calls.get(&call) {
-            // The server never answers so to a request without a limit.
-            Some(Call::Lock(it)) if it.queueing == Queueing::Unlimited => {
-                self.go_on(now, call, output);
-            }
-            Some(Call::Upgrade { guard, queueing }) => {
-                let (guard, queueing) = (*guard, *queueing);
-                self.calls.remove(&call);
-                match queueing {
-                    Queueing::Unlimited => self.upgrade(now, call, guard, Ok(queueing), output),
-                    Queueing::Try | Queueing::AtMost(_) => output.refused(call),
-                }
-            }
-            _ => self.refuse(now, call, output),
-        }
-    }
-
-    fn fail(&mut self, now: Instant, call: u64, error: &Error, output: &mut Writer) {
-        if let Some(Call::Lock(locking)) = self.calls.remove(&call) {
-            self.give_back(now, locking.grants);
-        }
-        output.failed(call, error);
-    }
-
-    /// A part has ended, of a call that ends with its last part.
-    fn part_is_done(&mut self, part: Id, failed: Option<Error>, output: &mut Writer) {
-        let Some(call) = self.parts.remove(&part) else {
-            return;
-        };
-        let left = match self.calls.get_mut(&call) {
-            Some(Call::Done { left, error }) => {
-                *error = error.take().or(failed);
-                *left -= 1;
-                *left
-            }
-            Some(Call::Question { .. } | Call::Leader) => {
-                self.calls.remove(&call);
-                return output.failed(call, &failed.unwrap_or(Error::Closed));
-            }
-            _ => return,
-        };
-        if left == 0
-            && let Some(Call::Done { error, .. }) = self.calls.remove(&call)
-        {
-            match error {
-                None => output.done(call),
-                Some(error) => output.failed(call, &error),
             }
         }
-    }
-}
-
-impl Locking {
-    /// How the next request waits; none if no time is left.
-    fn rest(&self, now: Instant) -> Option<Queueing> {
-        match self.deadline.map(|deadline| deadline - now) {
-            None => Some(self.queueing),
-            Some(Duration::ZERO) => None,
-            Some(left) => Queueing::at_most(left).ok(),
+        Outcome::Leader(leader) => {
+            let leader = leader.as_ref();
+            let leader = leader.map(|it| (it.fence, &*it.value, &*it.owner, Some(it.time_left)));
+            output.leader(call, leader, false);
         }
-    }
-
-    /// The next request's keys; none if everything is granted.
-    fn next_claims(&self, is_one_request: bool) -> Option<Claims> {
-        let (key, rest) = self.keys.get(self.grants.len()..)?.split_first()?;
-        match is_one_request {
-            true if self.grants.is_empty() => Some(Claims::new(self.owner.clone(), key, rest)),
-            true => None,
-            false => Some(Claims::new(self.owner.clone(), key, &[])),
-        }
-    }
-}
-
-impl Guard {
-    /// Its grant, if it can be exclusive or shared: a single key, without
-    /// permits.
-    fn one(&mut self) -> Result<&mut Grant, Error> {
-        match self.grants.as_mut_slice() {
-            [grant] if grant.proof.claims.is_single() => match grant.ask {
-                Ask::Exclusive | Ask::Shared => Ok(grant),
-                permits @ Ask::Permits { .. } => Err(not_of_mode(permits, "exclusive or shared")),
-            },
-            _ => Err(not_of_mode(Ask::Shared, "exclusive for several keys")),
-        }
-    }
-
-    /// Checks that it has a single key, exclusively, so that a value can be
-    /// published.
-    fn check_alone(&self) -> Result<(), Error> {
-        match self.grants.as_slice() {
-            [grant] if grant.proof.claims.is_single() => match grant.ask {
-                Ask::Exclusive => Ok(()),
-                other => Err(not_of_mode(other, "exclusive, to publish a value")),
-            },
-            _ => Err(Error::OutOfRange {
-                argument: "keys",
-                value: "several".to_owned(),
-                limit: "1 key, to publish a value".into(),
-            }),
-        }
-    }
-
-    fn show(&self, call: u64, number: u64, output: &mut Writer) {
-        let mut fences = Vec::new();
-        for grant in &self.grants {
-            let fence = grant.proof.fence();
-            fences.extend(grant.proof.claims.keys().map(|key| (key, fence)));
-        }
-        let owner = self.grants.first().map(|it| it.proof.claims.owner());
-        let owner = owner.map_or("", Owner::as_str);
-        output.granted(call, number, owner, &fences);
-    }
-}
-
-fn not_of_mode(ask: Ask, limit: &'static str) -> Error {
-    Error::OutOfRange {
-        argument: "mode",
-        value: format!("{ask:?}"),
-        limit: limit.into(),
+        Outcome::Failed(error) => output.failed(call, &error),
     }
 }
 

@@ -8,6 +8,7 @@
 //! - [`error`]: the errors, and which server replies lead to them;
 //! - `rights`: the ACL rule that a user lacks;
 //! - [`endpoint`]: the engine with its connections: bytes in, bytes out;
+//! - [`session`]: the calls and guards of a client, above its endpoint;
 //! - [`servers`]: the addresses of the servers, as parsed from a URL;
 //! - [`wire`]: encoding of commands, decoding of replies and messages.
 
@@ -18,4 +19,5 @@ pub mod engine;
 pub mod error;
 mod rights;
 pub mod servers;
+pub mod session;
 pub mod wire;

@@ -414,7 +414,7 @@ impl Endpoint {
     /// Connects unless connected, in a cluster to one server, and asks it for
     /// the module.
     pub(super) fn start(&mut self, now: Instant, call: Id) {
-        if self.is_closed {
+        if self.is_closed || self.engine.is_leaving() {
             return self.resolve(call, Outcome::Failed(Error::Closed));
         }
         if let Some(start) = &mut self.start {
@@ -539,6 +539,12 @@ impl Endpoint {
             };
             self.resolve(call, outcome);
         }
+    }
+
+    /// Whether a call waits for the start.
+    pub(super) fn is_starting(&self, call: Id) -> bool {
+        let start = self.start.as_ref();
+        start.is_some_and(|start| start.calls.contains(&call))
     }
 
     /// Removes a call that waits for the start; false if it does not.

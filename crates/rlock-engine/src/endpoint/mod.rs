@@ -544,6 +544,14 @@ impl Endpoint {
         self.engine.routes().nodes()
     }
 
+    /// Whether a call or a question of this number is in progress.
+    #[must_use]
+    pub fn is_in_progress(&self, call: Id) -> bool {
+        self.engine.is_in_progress(call)
+            || self.questions.contains_key(&call)
+            || self.is_starting(call)
+    }
+
     /// Whether a server is connected.
     #[must_use]
     pub fn is_connected(&self, node: Node) -> bool {

@@ -29,19 +29,17 @@ pub fn check_key(key: &[u8]) -> Result<(), Error> {
     }
 }
 
-/// Checks keys that are requested together; `keys` must be sorted.
-///
-/// # Errors
-///
-/// [`Error::OutOfRange`] for no keys, for more than 1024, for one key twice, and
-/// for an empty key.
-pub fn check_keys(keys: &[Arc<[u8]>]) -> Result<(), Error> {
-    keys.first().map_or(Ok(()), |first| check_key(first))?;
+/// Checks keys that are requested together, in their order; returns the first
+/// and the others.
+fn check_keys(keys: &[Arc<[u8]>]) -> Result<(&[u8], &[Arc<[u8]>]), Error> {
     let twice = keys.windows(2).find(|pair| pair.first() == pair.last());
-    let value = match twice.and_then(<[_]>::first) {
-        Some(key) => format!("`{}` more than once", String::from_utf8_lossy(key)),
-        None if (1..=KEYS_MAX).contains(&keys.len()) => return Ok(()),
-        None => format!("{} keys", keys.len()),
+    let value = match (twice.and_then(<[_]>::first), keys) {
+        (Some(key), _) => format!("`{}` more than once", String::from_utf8_lossy(key)),
+        (None, [first, rest @ ..]) if rest.len() < KEYS_MAX => {
+            check_key(first)?;
+            return Ok((first, rest));
+        }
+        (None, _) => format!("{} keys", keys.len()),
     };
     Err(Error::OutOfRange {
         argument: "keys",
@@ -130,6 +128,34 @@ impl Claims {
             first,
             rest,
         }))
+    }
+
+    /// `owner` at these keys, in any order. Several may be given back and asked
+    /// for again by the same owner.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] for no keys, for more than 1024, for one key twice,
+    /// and for an empty key.
+    pub fn checked(owner: Owner, mut keys: Vec<Arc<[u8]>>) -> Result<Self, Error> {
+        keys.sort_unstable();
+        let (first, rest) = check_keys(&keys)?;
+        let owner = match rest {
+            [] => owner,
+            _ => owner.reusable(),
+        };
+        Ok(Self::new(owner, first, rest))
+    }
+
+    /// The claims for one of its keys; none beyond the last.
+    pub fn of_one(&self, index: usize) -> Option<Self> {
+        let first = self.names().nth(index)?.clone();
+        Some(Self(Arc::new(Parts {
+            owner: self.owner().clone(),
+            slot: slot_of(self.key_of(&first)),
+            first,
+            rest: Vec::new(),
+        })))
     }
 
     /// The claims for a name that the server wrote.

@@ -54,6 +54,24 @@ use work::{Task, Work};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Id(u64);
 
+impl Id {
+    /// The numbers below this one are for callers; the engine takes the others.
+    pub const OF_ENGINE: u64 = 1 << 63;
+
+    /// The call of that [`number`](Self::number), which is below
+    /// [`OF_ENGINE`](Self::OF_ENGINE).
+    #[must_use]
+    pub const fn of_number(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// Its number.
+    #[must_use]
+    pub const fn number(self) -> u64 {
+        self.0
+    }
+}
+
 /// The connection to a server.
 #[derive(Clone, Copy, Debug)]
 pub enum ConnectionState {
@@ -192,7 +210,7 @@ impl Engine {
             actions: VecDeque::new(),
             metrics: Metrics::default(),
             begun: 0,
-            last: 0,
+            last: Id::OF_ENGINE,
             random: seed,
         }
     }
@@ -273,6 +291,11 @@ impl Engine {
     /// Whether nothing new may be acquired.
     pub fn is_leaving(&self) -> bool {
         self.is_leaving
+    }
+
+    /// Whether a call of this number is in progress, or what is left of it.
+    pub fn is_in_progress(&self, call: Id) -> bool {
+        self.works.contains_key(&call)
     }
 
     /// Whether nothing is left to clean up.

@@ -1,0 +1,137 @@
+//! What a call was granted: one grant, or one for each of several keys.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::engine::Id;
+use crate::engine::instant::Instant;
+use crate::engine::proof::Proof;
+use crate::engine::terms::{Ask, whole_ms_or_zero};
+use crate::error::Error;
+
+/// The grant of one request.
+#[derive(Debug)]
+pub(super) struct Grant {
+    pub(super) proof: Arc<Proof>,
+    /// What the guard needs, which may be less than how the lock is held.
+    pub(super) ask: Ask,
+    /// The number of the request.
+    pub(super) part: Id,
+}
+
+/// What a caller holds.
+#[derive(Debug)]
+pub(super) struct Guard {
+    first: Grant,
+    /// One more for each further key that was taken by itself.
+    rest: Vec<Grant>,
+    /// Whether its end was reported.
+    pub(super) is_over: bool,
+}
+
+impl Guard {
+    pub(super) fn new(first: Grant, rest: Vec<Grant>) -> Self {
+        let is_over = false;
+        Self {
+            first,
+            rest,
+            is_over,
+        }
+    }
+
+    pub(super) fn grants(&self) -> impl Iterator<Item = &Grant> {
+        std::iter::once(&self.first).chain(&self.rest)
+    }
+
+    pub(super) fn into_grants(self) -> impl Iterator<Item = Grant> {
+        std::iter::once(self.first).chain(self.rest)
+    }
+
+    pub(super) fn count(&self) -> usize {
+        1 + self.rest.len()
+    }
+
+    pub(super) fn proofs(&self) -> Proofs {
+        let rest = self.rest.iter().map(|grant| Arc::clone(&grant.proof));
+        Proofs {
+            first: Arc::clone(&self.first.proof),
+            rest: rest.collect(),
+        }
+    }
+
+    pub(super) fn remaining(&self, now: Instant) -> Duration {
+        let left = self.grants().map(|grant| left(&grant.proof, now));
+        left.min().unwrap_or_default()
+    }
+
+    /// Until when it must stay taken, for `least` since its last grant.
+    pub(super) fn kept_until(&self, least: Duration) -> Result<Instant, Error> {
+        let least = whole_ms_or_zero("least", least)?;
+        let granted = self.grants().map(|grant| grant.proof.granted).max();
+        Ok(granted.unwrap_or(self.first.proof.granted) + least)
+    }
+
+    /// Its grant, if it can be exclusive or shared: a single key, without
+    /// permits.
+    pub(super) fn one(&mut self) -> Result<&mut Grant, Error> {
+        match self.first.ask {
+            _ if !self.is_single() => Err(not_of_mode(Ask::Shared, "exclusive for several keys")),
+            Ask::Exclusive | Ask::Shared => Ok(&mut self.first),
+            permits @ Ask::Permits { .. } => Err(not_of_mode(permits, "exclusive or shared")),
+        }
+    }
+
+    /// Checks that it has a single key, exclusively, so that a value can be
+    /// published.
+    pub(super) fn check_alone(&self) -> Result<(), Error> {
+        match self.first.ask {
+            _ if !self.is_single() => Err(Error::OutOfRange {
+                argument: "keys",
+                value: "several".to_owned(),
+                limit: "1 key, to publish a value".into(),
+            }),
+            Ask::Exclusive => Ok(()),
+            other => Err(not_of_mode(other, "exclusive, to publish a value")),
+        }
+    }
+
+    fn is_single(&self) -> bool {
+        self.rest.is_empty() && self.first.proof.claims.is_single()
+    }
+}
+
+fn not_of_mode(ask: Ask, limit: &'static str) -> Error {
+    Error::OutOfRange {
+        argument: "mode",
+        value: format!("{ask:?}"),
+        limit: limit.into(),
+    }
+}
+
+fn left(proof: &Proof, now: Instant) -> Duration {
+    match (proof.loss(now), proof.valid_until()) {
+        (None, Some(until)) => until - now,
+        _ => Duration::ZERO,
+    }
+}
+
+/// What the holder of a guard can check at any time, without the session: one
+/// proof for each grant, in the order of their keys.
+#[derive(Clone, Debug)]
+pub struct Proofs {
+    first: Arc<Proof>,
+    rest: Vec<Arc<Proof>>,
+}
+
+impl Proofs {
+    /// The proof of the first key.
+    #[must_use]
+    pub fn first(&self) -> &Arc<Proof> {
+        &self.first
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Proof>> {
+        std::iter::once(&self.first).chain(&self.rest)
+    }
+}

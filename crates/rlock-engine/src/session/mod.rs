@@ -1,0 +1,955 @@
+//! The calls and guards of a client, above its [`Endpoint`].
+//!
+//! A call has a number that its caller chooses ([`Id::of_number`]), and ends with
+//! one [`Action::Resolve`]. A guard has the number of the call that it was
+//! granted to. Everything that a caller sees is decided here, for all languages:
+//! what several keys need, what becomes of a grant whose caller is gone, and
+//! when a guard is lost.
+//!
+//! - here: calls, from their begin to their outcome;
+//! - `locking`: a call for several keys, together or one after the other;
+//! - `guards`: what a call was granted.
+//!
+//! As with the endpoint, each input comes with its moment. Then the actions are
+//! carried out in order ([`Session::poll_action`]), and [`Session::handle`] gets
+//! a [`Tick`](endpoint::Event::Tick) at [`Session::next_deadline`].
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::endpoint::{
+    self, Change, ConnectionId, Endpoint, Event, Note, Outcome as Resolved, Settings, To,
+};
+use crate::engine::claims::{Claims, Table};
+use crate::engine::instant::Instant;
+use crate::engine::node::Node;
+use crate::engine::proof::Proof;
+use crate::engine::terms::{Ask, Queueing, Terms, Value, lease_ms};
+use crate::engine::{self, Id, Outcome as Engine, pause};
+use crate::error::{Error, Loss};
+use crate::servers::{Address, Servers};
+use crate::wire::inspect::{self, Leader};
+use crate::wire::resp::{Command, Frame};
+use crate::wire::{replies, requests};
+
+mod guards;
+mod locking;
+
+pub use guards::Proofs;
+use guards::{Grant, Guard};
+use locking::{Locking, Next};
+
+/// What a caller asks for.
+#[derive(Debug)]
+pub enum Call {
+    /// Connect now. Done once a server is connected and is known to have the
+    /// module.
+    Connect,
+    /// Hold one lock or several: granted, or refused if the time was not enough.
+    /// A wait without limit is never refused.
+    Lock(Lock),
+    /// Make a shared guard exclusive: granted with the same guard, or refused.
+    Upgrade {
+        /// The guard's number.
+        guard: Id,
+        /// Whether and how long to wait.
+        queueing: Queueing,
+    },
+    /// Make an exclusive guard shared. It is shared even after an error.
+    Downgrade {
+        /// The guard's number.
+        guard: Id,
+    },
+    /// Have a guard last for at least this long from now.
+    Extend {
+        /// The guard's number.
+        guard: Id,
+        /// How long.
+        lease: Duration,
+    },
+    /// Raise the fence of a guard to at least `fence`. Later renewals use `terms`.
+    Raise {
+        /// The guard's number.
+        guard: Id,
+        /// The smallest fence that is acceptable.
+        fence: u64,
+        /// The terms of later renewals.
+        terms: Terms,
+    },
+    /// Publish another value with an exclusive guard of one key.
+    Proclaim {
+        /// The guard's number.
+        guard: Id,
+        /// What is published.
+        value: Value,
+    },
+    /// End a guard, and report how that went.
+    Release {
+        /// The guard's number.
+        guard: Id,
+        /// For how long since the grant the lock stays taken; none: not at all.
+        /// If this is out of range, the lock becomes free when its lease ends.
+        least: Option<Duration>,
+    },
+    /// Ask a server, and repeat that until there is an answer.
+    Question {
+        /// The server to ask; none for each of them.
+        to: Option<To>,
+        /// The command, which has one reply.
+        command: Command,
+        /// Whether it changes something. If so, it is not repeated once it may
+        /// have been carried out.
+        changes: bool,
+        /// How long it may take; none for the time for which calls are retried.
+        limit: Option<Duration>,
+    },
+    /// Ask who leads at a key.
+    Leader {
+        /// The key.
+        key: Arc<[u8]>,
+    },
+    /// Report the leader at a key, now and after each change, until the call is
+    /// abandoned or failed.
+    Observe {
+        /// The key.
+        key: Arc<[u8]>,
+    },
+    /// Wait until nothing is left to clean up. Failed with [`Error::NotReleased`]
+    /// if the server refused to release something.
+    Flush,
+}
+
+/// A request to hold one lock or several.
+#[derive(Clone, Debug)]
+pub struct Lock {
+    /// Who asks, and for which keys.
+    pub claims: Claims,
+    /// Exclusive, shared, or a number of permits.
+    pub ask: Ask,
+    /// The value to publish with the lock; for a single exclusive key only.
+    pub value: Option<Value>,
+    /// On which terms it is held.
+    pub terms: Terms,
+    /// Whether and how long to wait.
+    pub queueing: Queueing,
+}
+
+/// Output of a session; carried out in order.
+#[derive(Debug)]
+pub enum Action {
+    /// Open a connection, and report when it is open or why it is not.
+    Connect {
+        /// The number of the new connection.
+        connection: ConnectionId,
+        /// The address.
+        address: Address,
+    },
+    /// A connection has output; [`Session::take_output`] returns it.
+    Write {
+        /// Its number.
+        connection: ConnectionId,
+    },
+    /// Close a connection; nothing more is expected from it.
+    Close {
+        /// Its number.
+        connection: ConnectionId,
+    },
+    /// The call is over.
+    Resolve {
+        /// Its number.
+        call: Id,
+        /// How it ended.
+        outcome: Outcome,
+    },
+    /// A guard is no longer valid, and was not released by its caller; once for
+    /// each guard.
+    Over {
+        /// Its number.
+        guard: Id,
+        /// How it ended.
+        why: Loss,
+    },
+    /// Wake the tasks that wait for the end of what was granted by one request,
+    /// and log a loss.
+    Ended {
+        /// What was granted.
+        proof: Arc<Proof>,
+        /// How it ended.
+        why: Loss,
+    },
+    /// Report a new leader to an observer.
+    Observed {
+        /// The number of its call.
+        call: Id,
+        /// The leader.
+        change: Change,
+    },
+    /// An event for a log.
+    Note(Note),
+}
+
+/// How a call ends.
+#[derive(Debug)]
+pub enum Outcome {
+    /// It holds what it asked for.
+    Granted {
+        /// The number of the guard.
+        guard: Id,
+        /// What its caller can check without the session.
+        proofs: Proofs,
+    },
+    /// Not granted in time; no error.
+    Refused,
+    /// Done.
+    Done,
+    /// The server's answer.
+    Answer(Frame),
+    /// The answer of each server.
+    Answers(Vec<(Node, Result<Frame, Error>)>),
+    /// Who leads.
+    Leader(Option<Leader>),
+    /// Failed.
+    Failed(Error),
+}
+
+/// What is known of a call that needs more than one answer, or more than an
+/// answer.
+enum Progress {
+    /// One request for a lock in this mode.
+    Lock(Ask),
+    Several(Box<Locking>),
+    Upgrade {
+        guard: Id,
+    },
+    /// Several answers become one: how many are left, and the first error.
+    Parts {
+        left: usize,
+        error: Option<Error>,
+    },
+    /// The servers that were asked, by part, with their answers, and how many are
+    /// left.
+    Each {
+        left: usize,
+        asked: BTreeMap<Id, (Node, Option<Result<Frame, Error>>)>,
+    },
+    Leader,
+    Observer,
+    Flush,
+}
+
+/// A client without sockets and without a clock; see the documentation of this
+/// module.
+pub struct Session {
+    endpoint: Endpoint,
+    /// How long questions are retried.
+    retry: Duration,
+    /// Whether the single server is a node of a cluster, once it has reported
+    /// that.
+    is_cluster: Option<bool>,
+    calls: Table<Id, Progress>,
+    /// The call of each part in progress; a call that has one part only has its
+    /// number.
+    parts: Table<Id, Id>,
+    guards: Table<Id, Guard>,
+    /// The guards of each hold. Several guards of one owner may share a hold.
+    of_holds: Table<Id, Vec<Id>>,
+    /// Calls that continue at that moment.
+    pauses: BTreeSet<(Instant, Id)>,
+    random: u64,
+    actions: VecDeque<Action>,
+}
+
+impl Session {
+    /// A client with these `settings`, which their caller has
+    /// [checked](Settings::check). It does nothing before its first input.
+    #[must_use]
+    pub fn new(servers: Servers, settings: Settings) -> Self {
+        Self {
+            retry: settings.limits.retry,
+            random: settings.seed,
+            endpoint: Endpoint::new(servers, settings),
+            is_cluster: None,
+            calls: Table::default(),
+            parts: Table::default(),
+            guards: Table::default(),
+            of_holds: Table::default(),
+            pauses: BTreeSet::new(),
+            actions: VecDeque::new(),
+        }
+    }
+
+    /// The connections below.
+    #[must_use]
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// The same, to change its settings.
+    pub fn endpoint_mut(&mut self) -> &mut Endpoint {
+        &mut self.endpoint
+    }
+
+    /// The next action; none until the next input.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// When to send [`Event::Tick`], unless another input comes before.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let pause = self.pauses.first().map(|(due, _)| *due);
+        pause.into_iter().chain(self.endpoint.next_deadline()).min()
+    }
+
+    /// Exchanges the output of a connection for `empty`.
+    pub fn take_output(&mut self, connection: ConnectionId, empty: &mut Vec<u8>) {
+        self.endpoint.take_output(connection, empty);
+    }
+
+    /// What a guard can tell; none if it has ended or never was.
+    #[must_use]
+    pub fn proofs(&self, guard: Id) -> Option<Proofs> {
+        self.guards.get(&guard).map(Guard::proofs)
+    }
+
+    /// How long a guard stays valid if nothing more arrives; zero if it is over.
+    #[must_use]
+    pub fn remaining(&self, guard: Id, now: Instant) -> Duration {
+        let guard = self.guards.get(&guard);
+        guard.map_or(Duration::ZERO, |guard| guard.remaining(now))
+    }
+
+    /// Whether a call or a guard has this number, so that no other call can have it.
+    #[must_use]
+    pub fn is_known(&self, number: Id) -> bool {
+        self.calls.contains_key(&number)
+            || self.guards.contains_key(&number)
+            || self.endpoint.is_in_progress(number)
+    }
+
+    /// Whether nobody waits or holds anything, and nothing is left to clean up.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        let is_idle = self.calls.is_empty() && self.parts.is_empty() && self.pauses.is_empty();
+        let is_free = self.guards.is_empty() && self.of_holds.is_empty();
+        is_idle && is_free && self.endpoint.engine().is_empty()
+    }
+
+    /// Takes an event of a connection or of time.
+    pub fn handle(&mut self, now: Instant, event: Event<'_>) {
+        self.endpoint.handle(now, event);
+        self.settle(now);
+    }
+
+    /// Begins a call with this number, which no earlier call had.
+    pub fn call(&mut self, now: Instant, call: Id, begun: Call) {
+        match begun {
+            Call::Connect => self.endpoint.handle(now, Event::Start { call }),
+            Call::Lock(lock) => self.lock(now, call, lock),
+            Call::Upgrade { guard, queueing } => self.upgrade(now, call, guard, queueing),
+            Call::Downgrade { guard } => self.downgrade(now, call, guard),
+            Call::Extend { guard, lease } => {
+                match lease_ms("lease", lease) {
+                    Ok(lease) => self.change(now, call, guard, |call, hold| {
+                        engine::Event::Extend { call, hold, lease }
+                    }),
+                    Err(error) => self.fail(call, error),
+                }
+            }
+            Call::Raise {
+                guard,
+                fence,
+                terms,
+            } => self.change(now, call, guard, |call, hold| engine::Event::Raise {
+                call,
+                hold,
+                fence,
+                terms,
+            }),
+            Call::Proclaim { guard, value } => {
+                match self.guards.get(&guard).map(Guard::check_alone) {
+                    Some(Err(error)) => self.fail(call, error),
+                    _ => self.change(now, call, guard, |call, hold| {
+                        let value = value.clone();
+                        engine::Event::Proclaim { call, hold, value }
+                    }),
+                }
+            }
+            Call::Release { guard, least } => self.release(now, call, guard, least),
+            Call::Question {
+                to: Some(to),
+                command,
+                changes,
+                limit,
+            } => {
+                let limit = limit.unwrap_or(self.retry);
+                self.question(now, call, to, (command, changes), Some(limit));
+            }
+            Call::Question {
+                to: None,
+                command,
+                changes,
+                limit,
+            } => {
+                let limit = limit.unwrap_or(self.retry);
+                self.ask_each(now, call, (command, changes), Some(limit));
+            }
+            Call::Leader { key } => {
+                self.calls.insert(call, Progress::Leader);
+                let info = (requests::info(&key), false);
+                self.question(now, call, To::Key(key), info, Some(self.retry));
+            }
+            Call::Observe { key } => {
+                self.calls.insert(call, Progress::Observer);
+                let observer = call;
+                self.endpoint.handle(now, Event::Observe { observer, key });
+            }
+            Call::Flush => {
+                self.calls.insert(call, Progress::Flush);
+                self.tell(now, engine::Event::Flush { flush: call });
+            }
+        }
+        self.settle(now);
+    }
+
+    /// Nobody waits for a call any more.
+    pub fn abandon(&mut self, now: Instant, call: Id) {
+        match self.calls.remove(&call) {
+            Some(Progress::Observer) => {
+                let observer = call;
+                self.endpoint.handle(now, Event::Unobserve { observer });
+            }
+            Some(Progress::Several(locking)) => {
+                self.pauses.retain(|(_, paused)| *paused != call);
+                self.abandon_parts(now, call);
+                self.give_back(now, locking.into_grants());
+            }
+            Some(Progress::Parts { .. } | Progress::Each { .. }) => self.abandon_parts(now, call),
+            _ => self.tell(now, engine::Event::Abandon { call }),
+        }
+        self.settle(now);
+    }
+
+    /// A guard ends, and nobody waits for the outcome.
+    pub fn leave(&mut self, now: Instant, guard: Id) {
+        if let Some(guard) = self.remove_guard(guard) {
+            self.give_back(now, guard.into_grants());
+        }
+        self.settle(now);
+    }
+
+    /// The same for a guard that its caller never received: it is as if it had not
+    /// been granted.
+    pub fn untaken(&mut self, now: Instant, guard: Id) {
+        let guard = self.remove_guard(guard);
+        for grant in guard.into_iter().flat_map(Guard::into_grants) {
+            let (call, hold, ask) = (grant.part, grant.proof.hold, grant.ask);
+            self.tell(now, engine::Event::Untaken { call, hold, ask });
+        }
+        self.settle(now);
+    }
+
+    /// Has the end of a guard leave the lock taken until `least` after its grant.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] above 30 days. The guard has ended then, and its lock
+    /// becomes free when its lease ends.
+    pub fn keep(&mut self, now: Instant, guard: Id, least: Duration) -> Result<(), Error> {
+        let Some(held) = self.guards.get(&guard) else {
+            return Ok(());
+        };
+        match held.kept_until(least) {
+            Ok(until) => {
+                self.keep_until(now, guard, until);
+                Ok(())
+            }
+            Err(error) => {
+                let until = now + held.remaining(now);
+                self.keep_until(now, guard, until);
+                self.leave(now, guard);
+                Err(error)
+            }
+        }
+    }
+
+    /// Has the end of a guard leave the lock taken until then.
+    pub fn keep_until(&mut self, now: Instant, guard: Id, until: Instant) {
+        for hold in self.holds(guard) {
+            self.tell(now, engine::Event::Keep { hold, until });
+        }
+    }
+
+    /// Acquires nothing more: calls for locks end with [`Error::Closed`], and all
+    /// guards are released.
+    pub fn leave_all(&mut self, now: Instant) {
+        // The endpoint knows nothing of these calls. They hold nothing now.
+        for (_, call) in std::mem::take(&mut self.pauses) {
+            self.calls.remove(&call);
+            self.fail(call, Error::Closed);
+        }
+        self.tell(now, engine::Event::LeaveAll);
+        self.settle(now);
+    }
+
+    fn tell(&mut self, now: Instant, event: engine::Event) {
+        self.endpoint.handle(now, Event::Call(event));
+    }
+
+    fn resolve(&mut self, call: Id, outcome: Outcome) {
+        self.actions.push_back(Action::Resolve { call, outcome });
+    }
+
+    fn fail(&mut self, call: Id, error: Error) {
+        self.resolve(call, Outcome::Failed(error));
+    }
+
+    /// A number for a part of a call that has several.
+    fn part(&mut self, call: Id) -> Id {
+        let part = self.endpoint.next_id();
+        self.parts.insert(part, call);
+        part
+    }
+
+    fn abandon_parts(&mut self, now: Instant, call: Id) {
+        let parts = self.parts.iter().filter(|it| *it.1 == call);
+        let mut parts: Vec<Id> = parts.map(|it| *it.0).collect();
+        parts.sort_unstable();
+        for part in parts {
+            self.parts.remove(&part);
+            self.tell(now, engine::Event::Abandon { call: part });
+        }
+    }
+
+    fn lock(&mut self, now: Instant, call: Id, lock: Lock) {
+        if !lock.claims.is_single() {
+            return match Locking::new(now, lock) {
+                Ok(locking) => {
+                    self.calls
+                        .insert(call, Progress::Several(Box::new(locking)));
+                    self.go_on(now, call);
+                }
+                Err(error) => self.fail(call, error),
+            };
+        }
+        self.calls.insert(call, Progress::Lock(lock.ask));
+        self.ask(now, call, lock);
+    }
+
+    fn ask(&mut self, now: Instant, call: Id, lock: Lock) {
+        let Lock {
+            claims,
+            ask,
+            value,
+            terms,
+            queueing,
+        } = lock;
+        let event = engine::Event::Ask {
+            call,
+            claims,
+            ask,
+            value,
+            terms,
+            queueing,
+        };
+        self.tell(now, event);
+    }
+
+    /// Takes the next step of a call for several keys.
+    fn go_on(&mut self, now: Instant, call: Id) {
+        let is_cluster = match self.endpoint.is_cluster() {
+            true => Some(true),
+            false => self.is_cluster,
+        };
+        let Some(Progress::Several(locking)) = self.calls.get_mut(&call) else {
+            return;
+        };
+        match locking.next(now, is_cluster) {
+            Next::AskWhetherCluster(queueing) => {
+                let part = self.part(call);
+                let limit = match queueing {
+                    Queueing::Try => Some(self.retry),
+                    Queueing::AtMost(wait) => Some(wait),
+                    Queueing::Unlimited => None,
+                };
+                // Every user may send `HELLO`.
+                let hello = (requests::hello(), false);
+                self.question(now, part, To::Node(Node::default()), hello, limit);
+            }
+            Next::Ask(lock) => {
+                let part = self.part(call);
+                self.ask(now, part, lock);
+            }
+            Next::Granted(guard) => {
+                self.calls.remove(&call);
+                self.grant(now, call, call, guard);
+            }
+            Next::Pause(attempts, grants) => {
+                self.give_back(now, grants);
+                self.random = self
+                    .random
+                    .wrapping_mul(0x5851_F42D_4C95_7F2D)
+                    .wrapping_add(1);
+                let due = now + pause(attempts, self.random >> 33);
+                self.pauses.insert((due, call));
+            }
+            Next::Refused => self.end_locking(now, call, Outcome::Refused),
+        }
+    }
+
+    /// A call for several keys ends without a grant.
+    fn end_locking(&mut self, now: Instant, call: Id, outcome: Outcome) {
+        if let Some(Progress::Several(locking)) = self.calls.remove(&call) {
+            self.give_back(now, locking.into_grants());
+        }
+        self.resolve(call, outcome);
+    }
+
+    fn give_back(&mut self, now: Instant, grants: impl IntoIterator<Item = Grant>) {
+        for grant in grants {
+            let (hold, ask) = (grant.proof.hold, grant.ask);
+            self.tell(now, engine::Event::Leave { hold, ask });
+        }
+    }
+
+    /// Hands a guard to its caller.
+    fn grant(&mut self, now: Instant, call: Id, number: Id, mut guard: Guard) {
+        let (guard_number, proofs) = (number, guard.proofs());
+        // It may have been lost while the call waited for replicas and nobody had
+        // it.
+        let loss = proofs.iter().find_map(|proof| proof.loss(now));
+        guard.is_over = loss.is_some();
+        for proof in proofs.iter() {
+            self.of_holds.entry(proof.hold).or_default().push(number);
+        }
+        self.guards.insert(number, guard);
+        let guard = guard_number;
+        self.resolve(call, Outcome::Granted { guard, proofs });
+        if let Some(why) = loss {
+            self.actions.push_back(Action::Over { guard, why });
+        }
+    }
+
+    fn remove_guard(&mut self, number: Id) -> Option<Guard> {
+        let guard = self.guards.remove(&number)?;
+        for grant in guard.grants() {
+            if let Some(guards) = self.of_holds.get_mut(&grant.proof.hold) {
+                guards.retain(|it| *it != number);
+                if guards.is_empty() {
+                    self.of_holds.remove(&grant.proof.hold);
+                }
+            }
+        }
+        Some(guard)
+    }
+
+    fn holds(&self, guard: Id) -> Vec<Id> {
+        let guard = self.guards.get(&guard);
+        let grants = guard.into_iter().flat_map(Guard::grants);
+        grants.map(|grant| grant.proof.hold).collect()
+    }
+
+    fn release(&mut self, now: Instant, call: Id, guard: Id, least: Option<Duration>) {
+        if let Some(least) = least
+            && let Err(error) = self.keep(now, guard, least)
+        {
+            return self.fail(call, error);
+        }
+        let Some(guard) = self.remove_guard(guard) else {
+            return self.fail(call, Error::Lost(Loss::Released));
+        };
+        let count = guard.count();
+        self.in_parts(now, call, count, guard.into_grants(), |call, grant| {
+            let (hold, ask) = (grant.proof.hold, grant.ask);
+            engine::Event::Release { call, hold, ask }
+        });
+    }
+
+    /// Changes each hold of a guard.
+    fn change(
+        &mut self,
+        now: Instant,
+        call: Id,
+        guard: Id,
+        event: impl Fn(Id, Id) -> engine::Event,
+    ) {
+        let holds = self.holds(guard);
+        match holds.len() {
+            0 => self.fail(call, Error::Lost(Loss::Released)),
+            count => self.in_parts(now, call, count, holds, event),
+        }
+    }
+
+    /// Sends an event for each of these. A single one has the number of the call.
+    fn in_parts<T>(
+        &mut self,
+        now: Instant,
+        call: Id,
+        count: usize,
+        of: impl IntoIterator<Item = T>,
+        event: impl Fn(Id, T) -> engine::Event,
+    ) {
+        let (left, error) = (count, None);
+        if count > 1 {
+            self.calls.insert(call, Progress::Parts { left, error });
+        }
+        for one in of {
+            let part = if count > 1 { self.part(call) } else { call };
+            self.tell(now, event(part, one));
+        }
+    }
+
+    fn downgrade(&mut self, now: Instant, call: Id, guard: Id) {
+        match self.guards.get_mut(&guard).map(Guard::one) {
+            Some(Err(error)) => self.fail(call, error),
+            // The server answers nil to this, as for a lost hold.
+            Some(Ok(grant)) if grant.ask == Ask::Shared => match grant.proof.end_of(now) {
+                None => self.resolve(call, Outcome::Done),
+                Some(loss) => self.fail(call, Error::Lost(loss)),
+            },
+            Some(Ok(grant)) => {
+                grant.ask = Ask::Shared;
+                let hold = grant.proof.hold;
+                self.tell(now, engine::Event::Downgrade { call, hold });
+            }
+            None => self.fail(call, Error::Lost(Loss::Released)),
+        }
+    }
+
+    fn upgrade(&mut self, now: Instant, call: Id, guard: Id, queueing: Queueing) {
+        let held = self.guards.get_mut(&guard);
+        let grant = held.map_or(Err(Error::Lost(Loss::Released)), Guard::one);
+        let claims = grant.and_then(|grant| match grant.proof.end_of(now) {
+            None => Ok(grant.proof.claims.clone()),
+            Some(loss) => Err(Error::Lost(loss)),
+        });
+        match claims {
+            Ok(claims) => {
+                self.calls.insert(call, Progress::Upgrade { guard });
+                let lock = Lock {
+                    claims,
+                    ask: Ask::Exclusive,
+                    value: None,
+                    // The engine uses the terms of the existing hold.
+                    terms: Terms::default(),
+                    queueing,
+                };
+                self.ask(now, call, lock);
+            }
+            Err(error) => self.fail(call, error),
+        }
+    }
+
+    /// The new grant replaces the guard's shared one.
+    fn upgraded(&mut self, now: Instant, call: Id, number: Id, grant: Grant) {
+        let Some(before) = self.remove_guard(number) else {
+            // The guard was released meanwhile.
+            self.fail(call, Error::Lost(Loss::Released));
+            let (hold, ask) = (grant.proof.hold, grant.ask);
+            return self.tell(now, engine::Event::Untaken { call, hold, ask });
+        };
+        self.give_back(now, before.into_grants());
+        self.grant(now, call, number, Guard::new(grant, Vec::new()));
+    }
+
+    fn question(
+        &mut self,
+        now: Instant,
+        call: Id,
+        to: To,
+        (command, changes): (Command, bool),
+        limit: Option<Duration>,
+    ) {
+        let question = Event::Question {
+            call,
+            to,
+            command,
+            changes,
+            limit,
+        };
+        self.endpoint.handle(now, question);
+    }
+
+    fn ask_each(
+        &mut self,
+        now: Instant,
+        call: Id,
+        (command, changes): (Command, bool),
+        limit: Option<Duration>,
+    ) {
+        let nodes = self.endpoint.nodes();
+        if nodes.is_empty() {
+            return self.resolve(call, Outcome::Answers(Vec::new()));
+        }
+        let left = nodes.len();
+        let asked: BTreeMap<_, _> = nodes
+            .into_iter()
+            .map(|node| (self.part(call), (node, None)))
+            .collect();
+        let parts: Vec<_> = asked.iter().map(|(part, it)| (*part, it.0)).collect();
+        self.calls.insert(call, Progress::Each { left, asked });
+        for (part, node) in parts {
+            self.question(now, part, To::Node(node), (command.clone(), changes), limit);
+        }
+    }
+
+    /// Carries out what the endpoint asks for, and what is due.
+    fn settle(&mut self, now: Instant) {
+        loop {
+            while let Some(action) = self.endpoint.poll_action() {
+                self.carry_out(now, action);
+            }
+            match self.pauses.first().copied() {
+                Some(first) if first.0 <= now => {
+                    self.pauses.remove(&first);
+                    self.go_on(now, first.1);
+                }
+                _ => return,
+            }
+        }
+    }
+
+    fn carry_out(&mut self, now: Instant, action: endpoint::Action) {
+        let action = match action {
+            endpoint::Action::Connect {
+                connection,
+                address,
+            } => Action::Connect {
+                connection,
+                address,
+            },
+            endpoint::Action::Write { connection } => Action::Write { connection },
+            endpoint::Action::Close { connection } => Action::Close { connection },
+            endpoint::Action::Note(note) => Action::Note(note),
+            endpoint::Action::Resolve { call, outcome } => {
+                return self.resolved(now, call, outcome);
+            }
+            endpoint::Action::Over { proof, why } => {
+                self.over(&proof, why);
+                Action::Ended { proof, why }
+            }
+            endpoint::Action::Observed {
+                observer: call,
+                change,
+            } => match change {
+                Ok(change) => Action::Observed { call, change },
+                Err(error) => {
+                    self.calls.remove(&call);
+                    return self.fail(call, error);
+                }
+            },
+            endpoint::Action::Flushed { flush, failed } => {
+                if self.calls.remove(&flush).is_some() {
+                    self.resolve(flush, failed.map_or(Outcome::Done, Outcome::Failed));
+                }
+                return;
+            }
+        };
+        self.actions.push_back(action);
+    }
+
+    fn over(&mut self, proof: &Proof, why: Loss) {
+        for number in self.of_holds.get(&proof.hold).into_iter().flatten() {
+            if let Some(guard) = self.guards.get_mut(number).filter(|it| !it.is_over) {
+                guard.is_over = true;
+                let guard = *number;
+                self.actions.push_back(Action::Over { guard, why });
+            }
+        }
+    }
+
+    /// A part of a call has its outcome.
+    fn resolved(&mut self, now: Instant, part: Id, outcome: Resolved) {
+        let outcome = match outcome {
+            Resolved::Lock(Engine::Granted(proof)) => return self.granted(now, part, proof),
+            Resolved::Lock(Engine::Refused) => Outcome::Refused,
+            Resolved::Lock(Engine::Done) => Outcome::Done,
+            Resolved::Lock(Engine::Failed(error)) | Resolved::Failed(error) => {
+                Outcome::Failed(error)
+            }
+            Resolved::Answer(frame) => Outcome::Answer(frame),
+        };
+        let Some(call) = self.parts.remove(&part) else {
+            return self.answered(part, outcome);
+        };
+        match (self.calls.get_mut(&call), outcome) {
+            (Some(Progress::Several(_)), Outcome::Answer(hello)) => {
+                match replies::is_cluster(&hello) {
+                    Ok(is_cluster) => {
+                        self.is_cluster = Some(is_cluster);
+                        self.go_on(now, call);
+                    }
+                    Err(error) => self.end_locking(now, call, Outcome::Failed(error)),
+                }
+            }
+            (Some(Progress::Several(_)), outcome) => self.end_locking(now, call, outcome),
+            (Some(Progress::Parts { left, error }), outcome) => {
+                if let Outcome::Failed(failed) = outcome {
+                    error.get_or_insert(failed);
+                }
+                *left -= 1;
+                if *left == 0 {
+                    let outcome = error.take().map_or(Outcome::Done, Outcome::Failed);
+                    self.calls.remove(&call);
+                    self.resolve(call, outcome);
+                }
+            }
+            (Some(Progress::Each { left, asked }), outcome) => {
+                if let Some((_, answer)) = asked.get_mut(&part) {
+                    *answer = match outcome {
+                        Outcome::Answer(frame) => Some(Ok(frame)),
+                        Outcome::Failed(error) => Some(Err(error)),
+                        _ => None,
+                    };
+                }
+                *left -= 1;
+                if *left == 0 {
+                    let answers = std::mem::take(asked).into_values();
+                    let answers = answers.filter_map(|(node, answer)| Some((node, answer?)));
+                    let answers = answers.collect();
+                    self.calls.remove(&call);
+                    self.resolve(call, Outcome::Answers(answers));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A call with a single part has its outcome, which is no grant.
+    fn answered(&mut self, call: Id, outcome: Outcome) {
+        let outcome = match (self.calls.remove(&call), outcome) {
+            (Some(Progress::Leader), Outcome::Answer(frame)) => match inspect::info(&frame) {
+                Ok(info) => Outcome::Leader(info.leader()),
+                Err(error) => Outcome::Failed(error),
+            },
+            // A change of a hold that is not there.
+            (None, Outcome::Refused) => Outcome::Done,
+            (_, outcome) => outcome,
+        };
+        self.resolve(call, outcome);
+    }
+
+    fn granted(&mut self, now: Instant, part: Id, proof: Arc<Proof>) {
+        let call = self.parts.remove(&part).unwrap_or(part);
+        match self.calls.get_mut(&call) {
+            Some(Progress::Lock(ask)) => {
+                let ask = *ask;
+                self.calls.remove(&call);
+                let first = Grant { proof, ask, part };
+                self.grant(now, call, call, Guard::new(first, Vec::new()));
+            }
+            Some(Progress::Several(locking)) => {
+                locking.granted(proof, part);
+                self.go_on(now, call);
+            }
+            Some(Progress::Upgrade { guard }) => {
+                let guard = *guard;
+                self.calls.remove(&call);
+                let ask = Ask::Exclusive;
+                self.upgraded(now, call, guard, Grant { proof, ask, part });
+            }
+            _ => {}
+        }
+    }
+}
