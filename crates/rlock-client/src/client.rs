@@ -133,7 +133,7 @@ impl Client {
     }
 
     pub(crate) fn lock_at(&self, key: &[u8]) -> Lock {
-        Lock::new(Arc::clone(&self.inner), key.into(), &[])
+        Lock::new(Arc::clone(&self.inner), key.into())
     }
 
     /// The lock at `key` that readers share and a writer holds alone, on terms

@@ -6,6 +6,7 @@ use std::time::Duration;
 use rlock_engine::endpoint::{Check, Limits, Settings};
 use rlock_engine::error::Error;
 use rlock_engine::servers::Servers;
+use rlock_engine::session::Call;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -161,14 +162,14 @@ impl ClientBuilder {
 
     pub(crate) async fn start(self, servers: Servers) -> Started<Client> {
         let (client, task) = self.client(servers, None, false)?;
-        call::start(&client.inner.state).await?;
+        call::done(call::call(&client.inner.state, Call::Connect).await)?;
         Ok((client, vec![task]))
     }
 
     /// Connects to ask what is not about locks.
     pub(crate) async fn probe(self, servers: Servers) -> Result<Client, Error> {
         let (client, _) = self.client(servers, None, true)?;
-        call::start(&client.inner.state).await?;
+        call::done(call::call(&client.inner.state, Call::Connect).await)?;
         Ok(client)
     }
 

@@ -98,8 +98,7 @@ impl Master {
     ///
     /// Once the future was polled, the command may be executed.
     pub async fn ask(&self, command: &Command) -> Result<Frame, Error> {
-        let state = &self.inner.state;
-        let limit = Some(state.limits.retry);
-        ask(state, To::Node(self.node), (command.clone(), false), limit).await
+        let question = (command.clone(), false);
+        ask(&self.inner.state, To::Node(self.node), question).await
     }
 }

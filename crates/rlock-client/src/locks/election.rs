@@ -13,11 +13,13 @@ use rlock_engine::engine::Id;
 use rlock_engine::engine::claims::Owner;
 use rlock_engine::engine::terms::{Ask, Queueing, Terms, Value};
 use rlock_engine::error::Error;
+use rlock_engine::session::{Call, Outcome};
 use rlock_engine::wire::inspect::Leader;
 
 use crate::locks::guard::{Guard, Kind, OneKey, sealed};
-use crate::locks::{Lock, Single};
+use crate::locks::{Granted, Lock};
 use crate::pump::Inner;
+use crate::pump::call::{call, done};
 
 /// The right to lead. One owner at a time has it, first come, first served, and
 /// publishes a value with it, such as its address.
@@ -166,7 +168,11 @@ impl Election {
     /// # Ok(()) }
     /// ```
     pub async fn leader(&self) -> Result<Option<Leader>, Error> {
-        Ok(self.lock.info().await?.leader())
+        let key = Arc::clone(&self.lock.key);
+        match call(&self.lock.inner.state, Call::Leader { key }).await {
+            Outcome::Leader(leader) => Ok(leader),
+            outcome => done(outcome).map(|()| None),
+        }
     }
 
     /// The current leader, and then each change, as the server reports it.
@@ -214,7 +220,7 @@ impl OneKey for Elected {}
 
 impl sealed::Kind for Elected {
     const NAME: &str = "Leadership";
-    type Grants = Single;
+    type Grants = Granted;
 }
 
 impl Guard<Elected> {
@@ -247,7 +253,8 @@ impl Guard<Elected> {
     /// # Ok(()) }
     /// ```
     pub async fn proclaim(&self, value: impl AsRef<[u8]>) -> Result<(), Error> {
-        self.held.proclaiming(Value::new(value.as_ref())?).await
+        let (guard, value) = (self.held.guard, Value::new(value.as_ref())?);
+        self.held.change(Call::Proclaim { guard, value }).await
     }
 
     /// Ends the leadership and waits for the server's reply: the same as

@@ -8,11 +8,10 @@ use std::time::Duration;
 
 use rlock_engine::engine::claims::Owner;
 use rlock_engine::engine::proof::Proof;
-use rlock_engine::engine::terms::whole_ms_or_zero;
 use rlock_engine::error::{Error, Loss};
 use tokio::time::Sleep;
 
-use crate::locks::Single;
+use crate::locks::Granted;
 use crate::locks::guard::sealed::Grants as _;
 use crate::pump::{now, timer};
 
@@ -81,7 +80,7 @@ impl OneKey for Exclusive {}
 
 impl sealed::Kind for Exclusive {
     const NAME: &str = "Guard";
-    type Grants = Single;
+    type Grants = Granted;
 }
 
 /// Any held lock, for lists of several kinds and the like; see [`Guard`].
@@ -392,19 +391,11 @@ impl<K: Kind> Guard<K> {
         self,
         least: Duration,
     ) -> impl Future<Output = Result<(), Error>> + Send + use<K> {
-        let granted = self.held.proofs().map(|proof| proof.granted).max();
-        let releasing = match whole_ms_or_zero("least", least) {
-            Ok(least) => {
-                self.held.keep(granted.unwrap_or_else(now) + least);
-                Ok(self.held.release())
-            }
-            Err(error) => {
-                self.held.keep(now() + self.remaining());
-                drop(self);
-                Err(error)
-            }
-        };
-        async move { releasing?.await }
+        let kept = self.held.keep(least);
+        async move {
+            kept?;
+            self.held.release().await
+        }
     }
 }
 
@@ -456,7 +447,6 @@ pub(crate) mod sealed {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use rlock_engine::engine::instant::Instant;
     use rlock_engine::engine::proof::Proof;
     use rlock_engine::error::Error;
 
@@ -484,8 +474,9 @@ pub(crate) mod sealed {
 
         fn extend(&self, lease: Duration) -> impl Future<Output = Result<(), Error>> + Send;
 
-        /// Has its end leave the lock taken until then.
-        fn keep(&self, until: Instant);
+        /// Has its end leave the lock taken until `least` after its grant; after an
+        /// error, for as long as it is held for certain.
+        fn keep(&self, least: Duration) -> Result<(), Error>;
 
         fn release(self) -> impl Future<Output = Result<(), Error>> + Send;
     }

@@ -1,19 +1,20 @@
 //! The kinds of locks, and their guards.
 //!
-//! Here is what every kind is made of: its keys, the terms on which they are asked
-//! for, and one grant as one of its guards uses it. The kinds differ in what they
-//! ask for, and in their guards.
+//! Here is what every kind is made of: a key, the terms on which it is asked for,
+//! and what a call was granted. The kinds differ in what they ask for, and in the
+//! methods of their guards. The session decides.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::FutureExt;
+use rlock_engine::engine::Id;
 use rlock_engine::engine::claims::{Claims, Owner};
+#[cfg(feature = "quorum")]
 use rlock_engine::engine::instant::Instant;
 use rlock_engine::engine::proof::Proof;
-use rlock_engine::engine::terms::{Ask, Queueing, Terms, Value, lease_ms};
-use rlock_engine::engine::{Event, Outcome};
+use rlock_engine::engine::terms::{Ask, Queueing, Terms, Value};
 use rlock_engine::error::Error;
+use rlock_engine::session::{self, Call, Outcome, Proofs};
 use rlock_engine::wire::inspect::{self, Info};
 use rlock_engine::wire::resp::Command;
 use rlock_engine::wire::{replies, requests};
@@ -21,7 +22,7 @@ use tracing::Instrument;
 
 use crate::locks::guard::sealed::Grants;
 use crate::pump::Inner;
-use crate::pump::call::call;
+use crate::pump::call::{call, done};
 
 pub(crate) mod election;
 pub(crate) mod guard;
@@ -34,8 +35,6 @@ pub(crate) mod semaphore;
 pub(crate) struct Lock {
     pub(crate) inner: Arc<Inner>,
     pub(crate) key: Arc<[u8]>,
-    /// The further keys, in order, where several are asked for together.
-    rest: Arc<[Arc<[u8]>]>,
     pub(crate) terms: Terms,
     /// Who asks; a new one each time where none is named.
     owner: Option<Owner>,
@@ -44,12 +43,10 @@ pub(crate) struct Lock {
 }
 
 impl Lock {
-    /// The further keys come after the first in order.
-    pub(crate) fn new(inner: Arc<Inner>, key: Arc<[u8]>, rest: &[Arc<[u8]>]) -> Self {
+    pub(crate) fn new(inner: Arc<Inner>, key: Arc<[u8]>) -> Self {
         Self {
             inner,
             key,
-            rest: rest.into(),
             terms: Terms::default(),
             owner: None,
             value: None,
@@ -72,11 +69,10 @@ impl Lock {
         }
     }
 
-    /// The same for one of its keys alone.
+    /// The same at another key.
     pub(crate) fn at(&self, key: &Arc<[u8]>) -> Self {
         Self {
             key: Arc::clone(key),
-            rest: Arc::default(),
             ..self.clone()
         }
     }
@@ -95,33 +91,37 @@ impl Lock {
         owner.unwrap_or_else(|| self.inner.next_owner())
     }
 
-    /// Waits without limit. The server never answers such a request with no;
-    /// if it did, asking again would be right.
-    pub(crate) async fn wait_for(&self, ask: Ask) -> Result<Single, Error> {
-        let owner = self.owner();
-        loop {
-            let queueing = Queueing::Unlimited;
-            if let Some(held) = self.ask_as(&owner, ask, queueing).await? {
-                return Ok(held);
-            }
-        }
+    /// Waits without limit.
+    pub(crate) async fn wait_for(&self, ask: Ask) -> Result<Granted, Error> {
+        let granted = self.ask(ask, Queueing::Unlimited).await?;
+        granted.ok_or_else(never_refused)
     }
 
-    pub(crate) async fn ask(&self, ask: Ask, queueing: Queueing) -> Result<Option<Single>, Error> {
-        self.ask_as(&self.owner(), ask, queueing).await
-    }
-
-    pub(crate) fn ask_as(
+    pub(crate) fn ask(
         &self,
-        owner: &Owner,
         ask: Ask,
         queueing: Queueing,
-    ) -> impl Future<Output = Result<Option<Single>, Error>> + use<'_> {
-        let key = String::from_utf8_lossy(&self.key);
+    ) -> impl Future<Output = Result<Option<Granted>, Error>> + use<'_> {
+        let claims = Claims::new(self.owner(), &self.key, &[]);
+        self.ask_for(claims, ask, queueing)
+    }
+
+    pub(crate) fn ask_for(
+        &self,
+        claims: Claims,
+        ask: Ask,
+        queueing: Queueing,
+    ) -> impl Future<Output = Result<Option<Granted>, Error>> + use<'_> {
+        let (key, owner) = (claims.label(), claims.owner().clone());
         let span = tracing::debug_span!("rlock.acquire", %key, %owner, ?ask, ?queueing);
-        let claims = Claims::new(owner.clone(), &self.key, &self.rest);
-        let ask = (ask, self.value.clone());
-        ask_for(&self.inner, claims, ask, self.terms, queueing).instrument(span)
+        let lock = Call::Lock(session::Lock {
+            claims,
+            ask,
+            value: self.value.clone(),
+            terms: self.terms,
+            queueing,
+        });
+        granted(&self.inner, lock, ask).instrument(span)
     }
 
     pub(crate) async fn info(&self) -> Result<Info, Error> {
@@ -155,168 +155,122 @@ impl Lock {
     }
 }
 
-/// Asks for `claims`, to be held with that value if there is one, and waits as
-/// `queueing` says; `None` if not granted.
-pub(crate) fn ask_for(
-    inner: &Arc<Inner>,
-    claims: Claims,
-    (ask, value): (Ask, Option<Value>),
-    terms: Terms,
-    queueing: Queueing,
-) -> impl Future<Output = Result<Option<Single>, Error>> {
-    let event = move |call| Event::Ask {
-        call,
-        claims,
-        ask,
-        value,
-        terms,
-        queueing,
-    };
-    call(&inner.state, Some(ask), event).map(move |outcome| match outcome {
-        Outcome::Granted(proof) => {
-            tracing::debug!(?proof, "granted");
-            Ok(Some(Single::new(Arc::clone(inner), proof, ask)))
-        }
-        Outcome::Failed(error) => Err(error),
-        Outcome::Refused | Outcome::Done => Ok(None),
-    })
+/// The error of a wait without limit that was refused: the session has none.
+pub(crate) fn never_refused() -> Error {
+    Error::Protocol("a wait without limit was refused".to_owned())
 }
+
+/// Makes a call for a lock in that mode; `None` if not granted.
+async fn granted(inner: &Arc<Inner>, lock: Call, ask: Ask) -> Result<Option<Granted>, Error> {
+    match call(&inner.state, lock).await {
+        Outcome::Granted { guard, proofs } => {
+            tracing::debug!(proof = ?proofs.first(), "granted");
+            Ok(Some(Granted {
+                inner: Arc::clone(inner),
+                guard,
+                proofs,
+                ask,
+                is_open: true,
+            }))
+        }
+        outcome => done(outcome).map(|()| None),
+    }
+}
+
 /// What is left until `deadline`.
 pub(crate) fn left(deadline: std::time::Instant) -> Duration {
     deadline.saturating_duration_since(std::time::Instant::now())
 }
 
-/// Uses a hold until it is released or dropped. Other guards of the same owner
-/// may use the same one.
-pub struct Single {
+/// A guard of the session, which ends when this is dropped.
+pub struct Granted {
     inner: Arc<Inner>,
-    proof: Arc<Proof>,
-    /// What this guard needs, which may be less than how the lock is held.
+    /// Its number.
+    pub(crate) guard: Id,
+    proofs: Proofs,
     ask: Ask,
-    open: bool,
+    is_open: bool,
 }
 
-impl Single {
-    pub(crate) fn new(inner: Arc<Inner>, proof: Arc<Proof>, ask: Ask) -> Self {
-        let open = true;
-        Self {
-            inner,
-            proof,
-            ask,
-            open,
-        }
-    }
-
+impl Granted {
+    /// What was asked for.
     pub(crate) fn ask(&self) -> Ask {
         self.ask
     }
 
     /// Leaves it as it is.
     pub(crate) fn forget(mut self) {
-        self.open = false;
+        self.is_open = false;
     }
 
-    /// Asks for more of what this one holds.
-    pub(crate) async fn asking_for(
+    /// Needs the lock alone from now on; `None` if not granted. This one stays as it
+    /// is then, and is [forgotten](Self::forget) otherwise.
+    pub(crate) async fn upgraded(&self, queueing: Queueing) -> Result<Option<Self>, Error> {
+        let guard = self.guard;
+        let upgrade = Call::Upgrade { guard, queueing };
+        granted(&self.inner, upgrade, Ask::Exclusive).await
+    }
+
+    /// Makes a call for a change of this guard, which is not kept meanwhile.
+    pub(crate) fn change(
         &self,
-        ask: Ask,
-        queueing: Queueing,
-    ) -> Result<Option<Self>, Error> {
-        let claims = self.proof.claims.clone();
-        // The engine goes by the terms of the hold that is there.
-        ask_for(&self.inner, claims, (ask, None), Terms::default(), queueing).await
+        change: Call,
+    ) -> impl Future<Output = Result<(), Error>> + Send + use<> {
+        let inner = Arc::clone(&self.inner);
+        async move { done(call(&inner.state, change).await) }
     }
 
-    /// Needs the lock in shared mode only from now on, which lets others in
-    /// unless another guard of this owner needs more.
-    pub(crate) async fn share(&mut self) -> Result<(), Error> {
-        self.ask = Ask::Shared;
-        let hold = self.proof.hold;
-        let downgrade = |call| Event::Downgrade { call, hold };
-        done(call(&self.inner.state, None, downgrade).await)
-    }
-
-    /// Has it last for at least `lease` from now, without keeping it.
+    /// Has it last for at least `lease` from now.
     pub(crate) fn extending(
         &self,
         lease: Duration,
     ) -> impl Future<Output = Result<(), Error>> + Send + use<> {
-        let (inner, hold) = (Arc::clone(&self.inner), self.proof.hold);
-        async move {
-            let lease = lease_ms("lease", lease)?;
-            let extend = |call| Event::Extend { call, hold, lease };
-            done(call(&inner.state, None, extend).await)
-        }
+        let guard = self.guard;
+        self.change(Call::Extend { guard, lease })
     }
 
-    /// Publishes `value` with it from now on, without keeping it.
-    pub(crate) fn proclaiming(
-        &self,
-        value: Value,
-    ) -> impl Future<Output = Result<(), Error>> + Send + use<> {
-        let (inner, hold) = (Arc::clone(&self.inner), self.proof.hold);
-        async move {
-            let proclaim = |call| Event::Proclaim { call, hold, value };
-            done(call(&inner.state, None, proclaim).await)
-        }
-    }
-
-    /// Raises the fence to at least `fence`, and sets the lease again; held on
-    /// `terms` from then on. It is not kept meanwhile.
+    /// Has its end leave the lock taken until then.
     #[cfg(feature = "quorum")]
-    pub(crate) fn raising(
-        &self,
-        fence: u64,
-        terms: Terms,
-    ) -> impl Future<Output = Result<(), Error>> + Send + use<> {
-        let (inner, hold) = (Arc::clone(&self.inner), self.proof.hold);
-        async move {
-            let raise = |call| Event::Raise {
-                call,
-                hold,
-                fence,
-                terms,
-            };
-            done(call(&inner.state, None, raise).await)
-        }
+    pub(crate) fn keep_until(&self, until: Instant) {
+        let guard = self.guard;
+        let state = &self.inner.state;
+        state.change(|session, now| session.keep_until(now, guard, until));
     }
 }
 
-impl Grants for Single {
+impl Grants for Granted {
     fn first(&self) -> &Arc<Proof> {
-        &self.proof
+        self.proofs.first()
+    }
+
+    fn proofs(&self) -> impl Iterator<Item = &Arc<Proof>> {
+        self.proofs.iter()
     }
 
     fn extend(&self, lease: Duration) -> impl Future<Output = Result<(), Error>> + Send {
         self.extending(lease)
     }
 
-    fn keep(&self, until: Instant) {
-        let hold = self.proof.hold;
-        self.inner.state.tell(Event::Keep { hold, until });
+    fn keep(&self, least: Duration) -> Result<(), Error> {
+        let guard = self.guard;
+        let state = &self.inner.state;
+        state.change(|session, now| session.keep(now, guard, least))
     }
 
     async fn release(mut self) -> Result<(), Error> {
-        let (hold, ask) = (self.proof.hold, self.ask);
-        self.open = false;
-        let release = |call| Event::Release { call, hold, ask };
-        done(call(&self.inner.state, None, release).await)
+        let (guard, least) = (self.guard, None);
+        let release = call(&self.inner.state, Call::Release { guard, least });
+        self.is_open = false;
+        done(release.await)
     }
 }
 
-/// What became of a call that is granted nothing.
-fn done(outcome: Outcome) -> Result<(), Error> {
-    match outcome {
-        Outcome::Failed(error) => Err(error),
-        Outcome::Granted(_) | Outcome::Refused | Outcome::Done => Ok(()),
-    }
-}
-
-impl Drop for Single {
+impl Drop for Granted {
     fn drop(&mut self) {
-        if self.open {
-            let (hold, ask) = (self.proof.hold, self.ask);
-            self.inner.state.tell(Event::Leave { hold, ask });
+        if self.is_open {
+            let guard = self.guard;
+            let state = &self.inner.state;
+            state.change(|session, now| session.leave(now, guard));
         }
     }
 }

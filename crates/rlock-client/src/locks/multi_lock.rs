@@ -1,25 +1,18 @@
 //! Several locks as one, all or none: the verbs.
-//!
-//! Decides whether the server can take them in one step. If not, they are
-//! taken one after the other in the order of their names, so that two calls
-//! never wait for each other, and released if one is not granted.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use rlock_engine::engine::claims::{Owner, check_keys};
-use rlock_engine::engine::instant::Instant as Moment;
-use rlock_engine::engine::node::slot_of;
-use rlock_engine::engine::proof::Proof;
+use rlock_engine::engine::claims::{Claims, Owner};
 use rlock_engine::engine::terms::{Ask, Queueing, Terms};
 use rlock_engine::error::Error;
 use rlock_engine::wire::inspect::Info;
 
 use crate::locks::guard::sealed::{self, Grants};
 use crate::locks::guard::{Guard, Kind};
-use crate::locks::{Lock, Single, left};
-use crate::pump::{Inner, now, pause_after};
+use crate::locks::{Granted, Lock, left, never_refused};
+use crate::pump::Inner;
 
 /// Several locks that are held together or not at all.
 ///
@@ -53,10 +46,9 @@ use crate::pump::{Inner, now, pause_after};
 #[derive(Clone, Debug)]
 #[must_use = "it does nothing by itself; `with` and `by` give another one, and change none"]
 pub struct MultiLock {
-    /// All keys as one request.
+    /// The first of them.
     lock: Lock,
     keys: Arc<[Arc<[u8]>]>,
-    is_one_slot: bool,
 }
 
 /// Several locks: the kind of [`MultiGuard`].
@@ -86,42 +78,7 @@ impl Kind for Several {}
 
 impl sealed::Kind for Several {
     const NAME: &str = "MultiGuard";
-    type Grants = All;
-}
-
-/// What is held of several keys: one grant of all, or one of each.
-pub struct All {
-    first: Single,
-    rest: Vec<Single>,
-}
-
-impl Grants for All {
-    fn first(&self) -> &Arc<Proof> {
-        self.first.first()
-    }
-
-    fn proofs(&self) -> impl Iterator<Item = &Arc<Proof>> {
-        std::iter::once(&self.first)
-            .chain(&self.rest)
-            .map(Single::first)
-    }
-
-    async fn extend(&self, lease: Duration) -> Result<(), Error> {
-        let all = std::iter::once(&self.first).chain(&self.rest);
-        let outcomes = join_all(all.map(|single| single.extending(lease))).await;
-        outcomes.into_iter().collect()
-    }
-
-    fn keep(&self, until: Moment) {
-        let all = std::iter::once(&self.first).chain(&self.rest);
-        all.for_each(|single| single.keep(until));
-    }
-
-    async fn release(self) -> Result<(), Error> {
-        let all = std::iter::once(self.first).chain(self.rest);
-        let outcomes = join_all(all.map(Single::release)).await;
-        outcomes.into_iter().collect()
-    }
+    type Grants = Granted;
 }
 
 impl Guard<Several> {
@@ -140,35 +97,15 @@ impl Guard<Several> {
     }
 }
 
-/// How to wait until `deadline`, if there is one; none if it is over.
-fn rest_of(queueing: Queueing, deadline: Option<Moment>) -> Result<Option<Queueing>, Error> {
-    let left = deadline.map(|deadline| deadline - now());
-    match left {
-        None => Ok(Some(queueing)),
-        Some(Duration::ZERO) => Ok(None),
-        Some(left) => Queueing::at_most(left).map(Some),
-    }
-}
-
 impl MultiLock {
     pub(crate) fn new(inner: Arc<Inner>, mut keys: Vec<Arc<[u8]>>) -> Self {
         keys.sort_unstable();
         // Without keys every call is refused.
         let first = keys.first().cloned().unwrap_or_default();
-        let slot = slot_of(&first);
-        let is_one_slot = keys.iter().all(|key| slot_of(key) == slot);
-        let rest = keys.get(1..).unwrap_or_default();
         Self {
-            lock: Lock::new(inner, first, rest),
+            lock: Lock::new(inner, first),
             keys: keys.into(),
-            is_one_slot,
         }
-    }
-
-    /// What can be asked for together.
-    fn check(&self) -> Result<(), Error> {
-        check_keys(&self.keys)?;
-        self.lock.terms.check_for_several()
     }
 
     /// The keys, in the order of their names.
@@ -217,12 +154,8 @@ impl MultiLock {
     /// Dropping the future gives up the places in the queues and leaves nothing
     /// on the server.
     pub async fn lock(&self) -> Result<MultiGuard, Error> {
-        let owner = self.owner();
-        loop {
-            if let Some(guard) = self.ask(&owner, Queueing::Unlimited).await? {
-                return Ok(guard);
-            }
-        }
+        let guard = self.ask(Queueing::Unlimited).await?;
+        guard.ok_or_else(never_refused)
     }
 
     /// Takes all of them if all are free and nobody waits for any.
@@ -236,7 +169,7 @@ impl MultiLock {
     ///
     /// Dropping the future leaves nothing on the server.
     pub async fn try_lock(&self) -> Result<Option<MultiGuard>, Error> {
-        self.ask(&self.owner(), Queueing::Try).await
+        self.ask(Queueing::Try).await
     }
 
     /// Waits for all of them for at most `wait`; `None` if the time was not
@@ -254,7 +187,7 @@ impl MultiLock {
     ///
     /// As for [`lock`](Self::lock).
     pub async fn lock_timeout(&self, wait: Duration) -> Result<Option<MultiGuard>, Error> {
-        self.ask(&self.owner(), Queueing::at_most(wait)?).await
+        self.ask(Queueing::at_most(wait)?).await
     }
 
     /// Waits for all of them until `deadline`; `None` if the time was not enough. See
@@ -285,69 +218,9 @@ impl MultiLock {
         infos.into_iter().collect()
     }
 
-    /// The owner for the request, which may give keys back and ask for them again.
-    fn owner(&self) -> Owner {
-        self.lock.owner().reusable()
-    }
-
-    async fn ask(&self, owner: &Owner, queueing: Queueing) -> Result<Option<MultiGuard>, Error> {
-        self.check()?;
-        let deadline = match queueing {
-            Queueing::AtMost(wait) => Some(now() + wait),
-            Queueing::Try | Queueing::Unlimited => None,
-        };
-        if self.is_one_slot || !self.lock.inner.state.is_cluster(queueing).await? {
-            let Some(queueing) = rest_of(queueing, deadline)? else {
-                return Ok(None);
-            };
-            let held = self.lock.ask_as(owner, Ask::Exclusive, queueing).await?;
-            let rest = Vec::new();
-            return Ok(held.map(|first| Guard::new(All { first, rest })));
-        }
-        let mut attempts = 0;
-        loop {
-            let Some(held) = self.in_order(owner, queueing, deadline).await? else {
-                return Ok(None);
-            };
-            let mut held = held.into_iter();
-            let first = held
-                .next()
-                .ok_or_else(|| Error::Protocol("no grant of any key".to_owned()))?;
-            let rest = held.collect();
-            let guard = Guard::new(All { first, rest });
-            // The first may have been lost while the last was waited for.
-            if guard.is_valid() {
-                return Ok(Some(guard));
-            }
-            let is_over = deadline.is_some_and(|deadline| deadline <= now());
-            if matches!(queueing, Queueing::Try) || is_over {
-                return Ok(None);
-            }
-            // The lease may be shorter than it takes to take them all.
-            drop(guard);
-            tokio::time::sleep(pause_after(&mut attempts)).await;
-        }
-    }
-
-    /// Takes one after the other. Wherever this is left, what was had is
-    /// dropped, and so released.
-    async fn in_order(
-        &self,
-        owner: &Owner,
-        queueing: Queueing,
-        deadline: Option<Moment>,
-    ) -> Result<Option<Vec<Single>>, Error> {
-        let mut held = Vec::with_capacity(self.keys.len());
-        for key in &*self.keys {
-            let Some(queueing) = rest_of(queueing, deadline)? else {
-                return Ok(None);
-            };
-            let lock = self.lock.at(key);
-            match lock.ask_as(owner, Ask::Exclusive, queueing).await? {
-                Some(single) => held.push(single),
-                None => return Ok(None),
-            }
-        }
-        Ok(Some(held))
+    async fn ask(&self, queueing: Queueing) -> Result<Option<MultiGuard>, Error> {
+        let claims = Claims::checked(self.lock.owner(), self.keys.to_vec())?;
+        let held = self.lock.ask_for(claims, Ask::Exclusive, queueing).await?;
+        Ok(held.map(Guard::new))
     }
 }

@@ -8,11 +8,12 @@ use rlock_engine::engine::claims::Owner;
 use rlock_engine::engine::proof::Proof;
 use rlock_engine::engine::terms::{Ask, Queueing, Terms};
 use rlock_engine::error::Error;
+use rlock_engine::session::Call;
 use rlock_engine::wire::inspect::Info;
 
 use crate::locks::guard::sealed::{self, Grants};
 use crate::locks::guard::{Guard, Kind, OneKey};
-use crate::locks::{Lock, Single, left};
+use crate::locks::{Granted, Lock, left, never_refused};
 
 /// A lock that any number of readers can hold together, or one writer alone.
 ///
@@ -271,7 +272,7 @@ impl OneKey for Shared {}
 
 impl sealed::Kind for Shared {
     const NAME: &str = "ReadGuard";
-    type Grants = Single;
+    type Grants = Granted;
 }
 
 impl Kind for Write {}
@@ -284,15 +285,15 @@ impl sealed::Kind for Write {
 
 /// What a writer holds.
 pub struct Writing {
-    single: Single,
+    granted: Granted,
     is_unbroken: bool,
 }
 
 impl Writing {
-    pub(crate) fn new(single: Single) -> Self {
+    pub(crate) fn new(granted: Granted) -> Self {
         let is_unbroken = true;
         Self {
-            single,
+            granted,
             is_unbroken,
         }
     }
@@ -300,19 +301,19 @@ impl Writing {
 
 impl Grants for Writing {
     fn first(&self) -> &Arc<Proof> {
-        self.single.first()
+        self.granted.first()
     }
 
     fn extend(&self, lease: Duration) -> impl Future<Output = Result<(), Error>> + Send {
-        self.single.extend(lease)
+        self.granted.extend(lease)
     }
 
-    fn keep(&self, until: rlock_engine::engine::instant::Instant) {
-        self.single.keep(until);
+    fn keep(&self, least: Duration) -> Result<(), Error> {
+        self.granted.keep(least)
     }
 
     fn release(self) -> impl Future<Output = Result<(), Error>> + Send {
-        self.single.release()
+        self.granted.release()
     }
 }
 
@@ -346,13 +347,9 @@ impl Guard<Shared> {
     /// is undone, and only their fence is new. To stop waiting and keep
     /// reading, use [`upgrade_timeout`](Self::upgrade_timeout).
     pub async fn upgrade(self) -> Result<WriteGuard, ChangeError> {
-        loop {
-            match self.asking(Queueing::Unlimited).await {
-                Ok(Some(writing)) => return Ok(writing),
-                // The server never says so to a request without limit.
-                Ok(None) => {}
-                Err(error) => return Err(ChangeError::new(self, error)),
-            }
+        match self.ask(Queueing::Unlimited).await? {
+            Upgrade::Granted(writing) => Ok(writing),
+            Upgrade::Refused(reading) => Err(ChangeError::new(reading, never_refused())),
         }
     }
 
@@ -408,28 +405,21 @@ impl Guard<Shared> {
         }
     }
 
+    /// Asks to write. The guard stays as it is meanwhile: nothing is released in
+    /// between.
     async fn ask(self, queueing: Queueing) -> Result<Upgrade, ChangeError> {
-        match self.asking(queueing).await {
-            Ok(Some(writing)) => Ok(Upgrade::Granted(writing)),
+        match self.held.upgraded(queueing).await {
+            Ok(Some(granted)) => {
+                let is_unbroken = Arc::ptr_eq(self.held.first(), granted.first());
+                self.held.forget();
+                Ok(Upgrade::Granted(Guard::new(Writing {
+                    granted,
+                    is_unbroken,
+                })))
+            }
             Ok(None) => Ok(Upgrade::Refused(self)),
             Err(error) => Err(ChangeError::new(self, error)),
         }
-    }
-
-    /// Asks to write; `None` means no. The owner keeps reading meanwhile, so it
-    /// is a guard that is entered: nothing is released in between.
-    async fn asking(&self, queueing: Queueing) -> Result<Option<WriteGuard>, Error> {
-        if let Some(loss) = self.loss().now() {
-            return Err(Error::Lost(loss));
-        }
-        let single = self.held.asking_for(Ask::Exclusive, queueing).await?;
-        Ok(single.map(|single| {
-            let is_unbroken = Arc::ptr_eq(self.held.first(), single.first());
-            Guard::new(Writing {
-                single,
-                is_unbroken,
-            })
-        }))
     }
 }
 
@@ -463,10 +453,9 @@ impl Guard<Write> {
     /// The guard belongs to the future: dropping it releases the lock in the
     /// background.
     pub async fn downgrade(self) -> Result<ReadGuard, ChangeError> {
-        let mut single = self.held.single;
-        let shared = single.share().await;
-        let reading = Guard::new(single);
-        match shared {
+        let reading: ReadGuard = Guard::new(self.held.granted);
+        let guard = reading.held.guard;
+        match reading.held.change(Call::Downgrade { guard }).await {
             Ok(()) => Ok(reading),
             Err(error) => Err(ChangeError::new(reading, error)),
         }

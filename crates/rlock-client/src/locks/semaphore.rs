@@ -8,7 +8,7 @@ use rlock_engine::error::Error;
 use rlock_engine::wire::inspect::Info;
 
 use crate::locks::guard::{Guard, Kind, OneKey, sealed};
-use crate::locks::{Lock, Single, left};
+use crate::locks::{Granted, Lock, left};
 
 /// A number of permits that many can share: at most that number is held at a time.
 ///
@@ -48,7 +48,7 @@ impl OneKey for Permit {}
 
 impl sealed::Kind for Permit {
     const NAME: &str = "Permits";
-    type Grants = Single;
+    type Grants = Granted;
 }
 
 /// Holds some of a semaphore's permits, until they are released, dropped, or

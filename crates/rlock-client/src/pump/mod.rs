@@ -1,6 +1,6 @@
-//! Carries out the actions of the endpoint: sockets, time and callers.
+//! Carries out the actions of the session: sockets, time and callers.
 //!
-//! The endpoint makes all decisions. One mutex guards it. Callers, the tasks of
+//! The session makes all decisions. One mutex guards it. Callers, the tasks of
 //! the connections and the background task pass it events, and then carry out its
 //! actions themselves.
 
@@ -10,23 +10,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use rlock_engine::endpoint::{
-    Action, Change, ConnectionId, Endpoint, Event, Limits, Note, Outcome, Settings, To,
-};
+use rlock_engine::endpoint::{Change, ConnectionId, Endpoint, Event, Limits, Note, Settings, To};
 use rlock_engine::engine::claims::{Owner, Table};
 use rlock_engine::engine::instant::Instant;
+#[cfg(feature = "quorum")]
 use rlock_engine::engine::node::Node;
 use rlock_engine::engine::proof::Proof;
-use rlock_engine::engine::terms::Queueing;
 use rlock_engine::engine::{self, Id, Metrics};
 use rlock_engine::error::{Error, Failure, Loss};
 use rlock_engine::servers::Servers;
+use rlock_engine::session::{Action, Call, Outcome, Session};
 use rlock_engine::wire::resp::{Command, Frame};
-use rlock_engine::wire::{replies, requests};
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, OnceCell, oneshot, watch};
+use tokio::sync::{Notify, watch};
 
-use crate::pump::call::ask;
+use crate::pump::call::{ask, call, done};
 use crate::pump::connection::{Peer, serve};
 use crate::pump::dial::TlsConfig;
 
@@ -44,7 +42,6 @@ pub(crate) struct State {
     tls: TlsConfig,
     id: String,
     owners: AtomicU64,
-    is_cluster: OnceCell<bool>,
     core: Mutex<Core>,
     /// Wakes the background when the next deadline has changed.
     alarm: Notify,
@@ -58,18 +55,24 @@ pub(crate) struct State {
     losses: watch::Sender<Loss>,
 }
 
-/// The endpoint, and the tasks that wait for its actions.
+/// The session, and the tasks that wait for its actions.
 struct Core {
-    endpoint: Endpoint,
+    session: Session,
+    /// The number of the last call.
+    last: u64,
     peers: BTreeMap<ConnectionId, Peer>,
-    /// The callers that wait, and the outcomes that they have not taken yet.
-    callers: Table<Id, Waker>,
-    outcomes: Table<Id, Outcome>,
-    flushes: BTreeMap<Id, oneshot::Sender<Option<Error>>>,
+    callers: Table<Id, Caller>,
     observers: Table<Id, Untaken>,
     /// When the background wakes next. Only an earlier deadline has to wake it,
     /// so a usual lock and release do not.
     alarm: Option<Instant>,
+}
+
+/// The caller of a call.
+enum Caller {
+    Waits(Waker),
+    /// It has not taken this yet.
+    Untaken(Outcome),
 }
 
 /// The changes that an observer received and has not taken yet.
@@ -79,12 +82,11 @@ struct Untaken {
     waker: Option<Waker>,
 }
 
-/// Work after the endpoint is unlocked: a waker may run any code, and that code
-/// may lock the endpoint again.
+/// Work after the session is unlocked: a waker may run any code, and that code
+/// may lock the session again.
 enum Later {
     Wake(Waker),
     Over(Arc<Proof>, Loss),
-    Flushed(oneshot::Sender<Option<Error>>, Option<Error>),
     Note(Note),
     End(Peer),
 }
@@ -124,13 +126,11 @@ impl State {
             tls,
             id,
             owners: AtomicU64::new(0),
-            is_cluster: OnceCell::new(),
             core: Mutex::new(Core {
-                endpoint: Endpoint::new(servers, settings),
+                session: Session::new(servers, settings),
+                last: 0,
                 peers: BTreeMap::new(),
                 callers: Table::default(),
-                outcomes: Table::default(),
-                flushes: BTreeMap::new(),
                 observers: Table::default(),
                 alarm: None,
             }),
@@ -142,24 +142,27 @@ impl State {
         }
     }
 
-    /// Passes an event to the endpoint, and carries out its actions.
+    /// Passes an event to the session, and carries out its actions.
     pub(crate) fn handle(self: &Arc<Self>, event: Event<'_>) {
-        self.with_core(|core| core.endpoint.handle(now(), event));
+        self.change(|session, now| session.handle(now, event));
     }
 
-    /// The same for an event of a caller.
-    pub(crate) fn tell(self: &Arc<Self>, event: engine::Event) {
-        self.handle(Event::Call(event));
+    /// Changes the session, and carries out its actions.
+    pub(crate) fn change<T>(
+        self: &Arc<Self>,
+        change: impl FnOnce(&mut Session, Instant) -> T,
+    ) -> T {
+        self.with_core(|core| change(&mut core.session, now()))
     }
 
     fn with_core<T>(self: &Arc<Self>, work: impl FnOnce(&mut Core) -> T) -> T {
         let mut later = Vec::new();
         let mut core = lock(&self.core);
         let value = work(&mut core);
-        while let Some(action) = core.endpoint.poll_action() {
+        while let Some(action) = core.session.poll_action() {
             later.extend(self.carry_out(&mut core, action));
         }
-        let next = core.endpoint.next_deadline();
+        let next = core.session.next_deadline();
         let is_earlier = next.is_some_and(|next| core.alarm.is_none_or(|alarm| next < alarm));
         if is_earlier {
             core.alarm = next;
@@ -176,7 +179,7 @@ impl State {
         value
     }
 
-    /// Reads or changes the callers or the connections, without the endpoint.
+    /// Reads or changes the callers or the connections, without the session.
     fn with_peers<T>(&self, work: impl FnOnce(&mut Core) -> T) -> T {
         work(&mut lock(&self.core))
     }
@@ -197,21 +200,20 @@ impl State {
                 peer.writer.take().map(Later::Wake)
             }
             Action::Close { connection } => core.peers.remove(&connection).map(Later::End),
-            Action::Resolve { call, outcome } => {
-                let waker = core.callers.remove(&call)?;
-                core.outcomes.insert(call, outcome);
-                Some(Later::Wake(waker))
-            }
-            Action::Over { proof, why } => Some(Later::Over(proof, why)),
-            Action::Observed { observer, change } => {
-                let untaken = core.observers.get_mut(&observer)?;
-                untaken.add(change);
-                untaken.waker.take().map(Later::Wake)
-            }
-            Action::Flushed { flush, failed } => {
-                let flushed = core.flushes.remove(&flush)?;
-                Some(Later::Flushed(flushed, failed))
-            }
+            Action::Resolve { call, outcome } => match (core.callers.get_mut(&call), outcome) {
+                (Some(caller), outcome) => {
+                    match std::mem::replace(caller, Caller::Untaken(outcome)) {
+                        Caller::Waits(waker) => Some(Later::Wake(waker)),
+                        Caller::Untaken(_) => None,
+                    }
+                }
+                (None, Outcome::Failed(error)) => observed(core, call, Err(error)),
+                (None, _) => None,
+            },
+            Action::Observed { call, change } => observed(core, call, Ok(change)),
+            Action::Ended { proof, why } => Some(Later::Over(proof, why)),
+            // The proofs of a guard show it.
+            Action::Over { .. } => None,
             Action::Note(note) => Some(Later::Note(note)),
         }
     }
@@ -226,9 +228,6 @@ impl State {
                     self.losses.send_replace(why);
                 }
                 proof.wake();
-            }
-            Later::Flushed(flushed, failed) => {
-                let _: Result<(), _> = flushed.send(failed);
             }
             Later::Note(note) => self.log(&note),
             Later::End(peer) => peer.end(),
@@ -271,17 +270,16 @@ impl State {
     /// Begins to observe the leader at `key`; returns the observer's number.
     pub(crate) fn observe(self: &Arc<Self>, key: &Arc<[u8]>) -> Id {
         self.with_core(|core| {
-            let (observer, key) = (core.endpoint.next_id(), Arc::clone(key));
+            let (observer, key) = (core.next_id(), Arc::clone(key));
             core.observers.insert(observer, Untaken::default());
-            core.endpoint
-                .handle(now(), Event::Observe { observer, key });
+            core.session.call(now(), observer, Call::Observe { key });
             observer
         })
     }
 
     pub(crate) fn unobserve(self: &Arc<Self>, observer: Id) {
         let untaken = self.with_core(|core| {
-            core.endpoint.handle(now(), Event::Unobserve { observer });
+            core.session.abandon(now(), observer);
             core.observers.remove(&observer)
         });
         drop(untaken);
@@ -314,7 +312,7 @@ impl State {
 
     /// Reads from the endpoint, without a request.
     pub(crate) fn read<T>(&self, read: impl FnOnce(&Endpoint) -> T) -> T {
-        read(&lock(&self.core).endpoint)
+        read(lock(&self.core).session.endpoint())
     }
 
     /// Changes whenever the connection to the one server opens or ends, and at
@@ -347,23 +345,13 @@ impl State {
     /// Sets the longest silence of a connection that is needed.
     #[cfg(feature = "quorum")]
     pub(crate) fn set_quiet(&self, quiet: Duration) {
-        lock(&self.core).endpoint.set_quiet(quiet);
+        lock(&self.core).session.endpoint_mut().set_quiet(quiet);
     }
 
     /// Waits until the clean-up that is pending now is done; [`Error::Closed`] if
     /// the client has ended before.
     pub(crate) async fn flush(self: &Arc<Self>) -> Result<(), Error> {
-        let (done, flushed) = oneshot::channel();
-        self.with_core(|core| {
-            let flush = core.endpoint.next_id();
-            core.flushes.insert(flush, done);
-            let event = Event::Call(engine::Event::Flush { flush });
-            core.endpoint.handle(now(), event);
-        });
-        match flushed.await {
-            Ok(failed) => failed.map_or(Ok(()), Err),
-            Err(_) => Err(Error::Closed),
-        }
+        done(call(self, Call::Flush).await)
     }
 
     /// Every loss from now on; [`Loss::Released`] stands for the end of the client.
@@ -378,7 +366,7 @@ impl State {
             return Err(Error::Closed);
         }
         let begun = now();
-        self.tell(engine::Event::LeaveAll);
+        self.change(Session::leave_all);
         let flushed = tokio::time::timeout(timeout, self.flush()).await;
         let source = self.last_failure();
         self.end();
@@ -396,11 +384,7 @@ impl State {
 
     /// Ends the client, even if work is left.
     fn end(self: &Arc<Self>) {
-        let flushes = self.with_core(|core| {
-            core.endpoint.handle(now(), Event::Closed);
-            std::mem::take(&mut core.flushes)
-        });
-        drop(flushes);
+        self.handle(Event::Closed);
         self.losses.send_replace(Loss::Released);
     }
 
@@ -411,8 +395,7 @@ impl State {
         key: &Arc<[u8]>,
         command: (Command, bool),
     ) -> Result<Frame, Error> {
-        let to = To::Key(Arc::clone(key));
-        ask(self, to, command, Some(self.limits.retry)).await
+        ask(self, To::Key(Arc::clone(key)), command).await
     }
 
     /// Asks every server.
@@ -429,37 +412,23 @@ impl State {
         self: &Arc<Self>,
         command: &Command,
     ) -> Vec<(String, Result<Frame, Error>)> {
-        let nodes = self.read(Endpoint::nodes).into_iter();
-        let asked = nodes.map(async |node| {
-            let limit = Some(self.limits.retry);
-            let answer = ask(self, To::Node(node), (command.clone(), false), limit).await;
-            (self.read(|endpoint| endpoint.address(node)), answer)
-        });
-        futures_util::future::join_all(asked).await
-    }
-
-    /// Whether the server is a node of a cluster. The first call with keys in
-    /// different slots asks the server.
-    pub(crate) async fn is_cluster(self: &Arc<Self>, queueing: Queueing) -> Result<bool, Error> {
-        if self.read(Endpoint::is_cluster) {
-            return Ok(true);
-        }
-        let limit = match queueing {
-            Queueing::Try => Some(self.limits.retry),
-            Queueing::AtMost(wait) => Some(wait),
-            Queueing::Unlimited => None,
+        let question = Call::Question {
+            to: None,
+            command: command.clone(),
+            changes: false,
+            limit: None,
         };
-        // Every user may send `HELLO`.
-        let hello = async || {
-            let to = To::Node(Node::default());
-            replies::is_cluster(&ask(self, to, (requests::hello(), false), limit).await?)
+        let answers = match call(self, question).await {
+            Outcome::Answers(answers) => answers,
+            _ => Vec::new(),
         };
-        self.is_cluster.get_or_try_init(hello).await.copied()
+        let addressed = |(node, answer)| (self.read(|it| it.address(node)), answer);
+        answers.into_iter().map(addressed).collect()
     }
 
     /// Whether no client, lock or guard is left, and the clean-up is done.
     fn is_over(&self, core: &Core) -> bool {
-        self.is_left.load(Ordering::Acquire) && core.endpoint.engine().is_clean()
+        self.is_left.load(Ordering::Acquire) && core.session.endpoint().engine().is_clean()
     }
 
     /// Passes the time to the endpoint until no client, lock or guard is left and
@@ -472,7 +441,7 @@ impl State {
                 if self.is_over(&core) {
                     return;
                 }
-                core.alarm = core.endpoint.next_deadline();
+                core.alarm = core.session.next_deadline();
                 core.alarm
             };
             let rings = async {
@@ -487,6 +456,20 @@ impl State {
             }
         }
     }
+}
+
+impl Core {
+    fn next_id(&mut self) -> Id {
+        self.last += 1;
+        Id::of_number(self.last)
+    }
+}
+
+/// Passes a change to an observer.
+fn observed(core: &mut Core, call: Id, change: Result<Change, Error>) -> Option<Later> {
+    let untaken = core.observers.get_mut(&call)?;
+    untaken.add(change);
+    untaken.waker.take().map(Later::Wake)
 }
 
 impl Untaken {
@@ -566,6 +549,7 @@ pub(crate) fn timer(moment: Instant) -> tokio::time::Instant {
     tokio::time::Instant::now() + (moment - now())
 }
 
+#[cfg(feature = "quorum")]
 /// The pause after an attempt; it grows with each attempt.
 pub(crate) fn pause_after(attempts: &mut u32) -> Duration {
     let before = *attempts;

@@ -312,7 +312,7 @@ impl Hold {
         }
         drop(parts);
         if let Some(until) = kept {
-            seats.parts().for_each(|guard| guard.held.keep(until));
+            seats.parts().for_each(|guard| guard.held.keep_until(until));
         }
         self.proof.wake();
         seats

@@ -11,9 +11,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rlock_engine::engine::claims::{Owner, check_key};
-use rlock_engine::engine::instant;
 use rlock_engine::engine::proof::Proof;
-use rlock_engine::engine::terms::{Queueing, Terms, lease_ms};
+use rlock_engine::engine::terms::{Queueing, Terms, lease_ms, whole_ms_or_zero};
 use rlock_engine::error::Error;
 use rlock_engine::servers::Servers;
 
@@ -504,8 +503,14 @@ impl Grants for Share {
         self.hold.extend(lease_ms("lease", lease)?).await
     }
 
-    fn keep(&self, until: instant::Instant) {
-        self.hold.keep(until);
+    fn keep(&self, least: Duration) -> Result<(), Error> {
+        let proof = &self.hold.proof;
+        let least = whole_ms_or_zero("least", least);
+        self.hold.keep(match &least {
+            Ok(least) => proof.granted + *least,
+            Err(_) => proof.valid_until().unwrap_or(proof.granted),
+        });
+        least.map(|_| ())
     }
 
     async fn release(mut self) -> Result<(), Error> {

@@ -10,6 +10,7 @@ use std::time::Duration;
 use rlock_engine::engine::instant::Instant;
 use rlock_engine::engine::terms::{Ask, Queueing, Terms};
 use rlock_engine::error::Error;
+use rlock_engine::session::Call;
 
 use crate::locks::guard::Guard;
 use crate::pump::{now, pause_after, timer};
@@ -368,8 +369,8 @@ impl Contact {
                 max_hold: None,
                 ..terms
             };
-            let lock = member.client.lock_at(&key).with(terms);
-            let taking = lock.ask_as(&owner, Ask::Exclusive, queueing);
+            let lock = member.client.lock_at(&key).with(terms).by(&owner);
+            let taking = lock.ask(Ask::Exclusive, queueing);
             let took =
                 |taken: Result<Option<_>, _>| Answer::Took(taken.map(|it| it.map(Guard::new)));
             if queueing == Queueing::Try {
@@ -391,7 +392,12 @@ impl Contact {
 
     /// Raises the fence of what is held; it has these terms from then on.
     pub(crate) fn raise(&self, fence: u64, terms: Terms) -> Option<Pending> {
-        let raising = self.guard.as_ref()?.held.raising(fence, terms);
+        let held = &self.guard.as_ref()?.held;
+        let raising = held.change(Call::Raise {
+            guard: held.guard,
+            fence,
+            terms,
+        });
         let member = Arc::clone(&self.member);
         Some(Box::pin(async move {
             let raised = member.in_time(terms.lease, raising).await;

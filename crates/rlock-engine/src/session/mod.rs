@@ -338,8 +338,21 @@ impl Session {
 
     /// Takes an event of a connection or of time.
     pub fn handle(&mut self, now: Instant, event: Event<'_>) {
+        if matches!(event, Event::Closed) {
+            self.end_flushes();
+        }
         self.endpoint.handle(now, event);
         self.settle(now);
+    }
+
+    /// Nothing more is cleaned up.
+    fn end_flushes(&mut self) {
+        let flushes = self.calls.iter();
+        let flushes = flushes.filter(|(_, it)| matches!(it, Progress::Flush));
+        for flush in flushes.map(|(call, _)| *call).collect::<BTreeSet<_>>() {
+            self.calls.remove(&flush);
+            self.fail(flush, Error::Closed);
+        }
     }
 
     /// Begins a call with this number, which no earlier call had.
