@@ -307,12 +307,6 @@ impl Session {
         self.endpoint.take_output(connection, empty);
     }
 
-    /// What a guard can tell; none if it has ended or never was.
-    #[must_use]
-    pub fn proofs(&self, guard: Id) -> Option<Proofs> {
-        self.guards.get(&guard).map(Guard::proofs)
-    }
-
     /// How long a guard stays valid if nothing more arrives; zero if it is over.
     #[must_use]
     pub fn remaining(&self, guard: Id, now: Instant) -> Duration {
