@@ -112,8 +112,9 @@ impl Lock {
         ask: Ask,
         queueing: Queueing,
     ) -> impl Future<Output = Result<Option<Granted>, Error>> + use<'_> {
-        let (key, owner) = (claims.label(), claims.owner().clone());
-        let span = tracing::debug_span!("rlock.acquire", %key, %owner, ?ask, ?queueing);
+        let span = tracing::debug_span!(
+            "rlock.acquire", key = %claims.label(), owner = %claims.owner(), ?ask, ?queueing
+        );
         let lock = Call::Lock(session::Lock {
             claims,
             ask,

@@ -483,9 +483,10 @@ impl Call {
             lease: self.lease,
             connection: sent.connection,
         };
+        let (call, claims) = (at.work.id, at.work.claims.clone());
         let proof = at
             .engine
-            .take(at.now, at.work.claims.clone(), self.ask, self.terms, grant);
+            .take(at.now, call, claims, self.ask, self.terms, grant);
         if let (true, Some(hold)) = (self.is_upgrade, at.engine.holds.get_mut(&proof.hold)) {
             hold.upgraded_by = Some(at.work.id);
         }

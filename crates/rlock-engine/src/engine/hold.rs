@@ -223,10 +223,12 @@ impl Engine {
         hold.proof.is_live(now).then_some(hold)
     }
 
-    /// Takes a grant: adds a guard to an existing hold, or creates a hold.
+    /// Takes the grant of a call: adds a guard to an existing hold, or creates a
+    /// hold.
     pub(super) fn take(
         &mut self,
         now: Instant,
+        call: Id,
         claims: Claims,
         ask: Ask,
         terms: Terms,
@@ -240,13 +242,13 @@ impl Engine {
         if let (Some(live), None) = (live, entered) {
             self.lose(now, live);
         }
-        let id = entered.unwrap_or_else(|| self.hold_begins(now, &claims, ask, terms, grant));
+        let id = entered.unwrap_or_else(|| self.hold_begins(now, call, &claims, ask, terms, grant));
         if self.is_lost(&claims, grant.fence) {
             self.lose(now, id);
         }
         match self.holds.get(&id) {
             Some(hold) => Arc::clone(&hold.proof),
-            None => Arc::new(Proof::new(id, claims, grant.fence, now, now)),
+            None => Arc::new(Proof::new((id, call), claims, grant.fence, now, now)),
         }
     }
 
@@ -278,6 +280,7 @@ impl Engine {
     fn hold_begins(
         &mut self,
         now: Instant,
+        call: Id,
         claims: &Claims,
         ask: Ask,
         terms: Terms,
@@ -287,7 +290,7 @@ impl Engine {
         let end = validity_end(grant.sent, grant.lease);
         let node = self.routes.node(claims.slot());
         self.begun += 1;
-        let proof = Proof::new(id, claims.clone(), grant.fence, now, end);
+        let proof = Proof::new((id, call), claims.clone(), grant.fence, now, end);
         let hold = Hold {
             proof: Arc::new(proof.bound(terms.bound, &self.alive, node)),
             node,

@@ -43,6 +43,8 @@ pub(super) fn alive(routes: &Routes) -> Alive {
 pub struct Proof {
     /// The hold's number.
     pub hold: Id,
+    /// The call that was granted it first.
+    pub call: Id,
     /// The owner, and the keys that it holds.
     pub claims: Claims,
     /// When this client learned of the grant, which is after the server made
@@ -68,10 +70,18 @@ struct Waiting {
 }
 
 impl Proof {
-    /// A grant under `fence`, known since `granted`, and valid until `until`.
-    pub fn new(hold: Id, claims: Claims, fence: u64, granted: Instant, until: Instant) -> Self {
+    /// A grant of that hold to that call, under `fence`, known since `granted`, and
+    /// valid until `until`.
+    pub fn new(
+        (hold, call): (Id, Id),
+        claims: Claims,
+        fence: u64,
+        granted: Instant,
+        until: Instant,
+    ) -> Self {
         Self {
             hold,
+            call,
             claims,
             granted,
             fence: AtomicU64::new(fence),
@@ -84,7 +94,7 @@ impl Proof {
 
     /// The proof of several holds together, each of which has its own proof.
     pub fn of_several(claims: Claims, fence: u64, granted: Instant, until: Instant) -> Self {
-        Self::new(Id(0), claims, fence, granted, until)
+        Self::new((Id(0), Id(0)), claims, fence, granted, until)
     }
 
     /// The same for a hold that is bound to its connection with that grace.

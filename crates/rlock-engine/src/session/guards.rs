@@ -47,6 +47,10 @@ impl Guard {
         std::iter::once(self.first).chain(self.rest)
     }
 
+    pub(super) fn has(&self, hold: Id) -> bool {
+        self.grants().any(|grant| grant.proof.hold == hold)
+    }
+
     pub(super) fn count(&self) -> usize {
         1 + self.rest.len()
     }

@@ -252,8 +252,9 @@ pub struct Session {
     /// number.
     parts: Table<Id, Id>,
     guards: Table<Id, Guard>,
-    /// The guards of each hold. Several guards of one owner may share a hold.
-    of_holds: Table<Id, Vec<Id>>,
+    /// The guards of each hold, except those with the number of the call that was
+    /// granted it first. Several guards of one owner may share a hold.
+    of_holds: BTreeSet<(Id, Id)>,
     /// Calls that continue at that moment.
     pauses: BTreeSet<(Instant, Id)>,
     random: u64,
@@ -273,7 +274,7 @@ impl Session {
             calls: Table::default(),
             parts: Table::default(),
             guards: Table::default(),
-            of_holds: Table::default(),
+            of_holds: BTreeSet::new(),
             pauses: BTreeSet::new(),
             actions: VecDeque::new(),
         }
@@ -627,9 +628,9 @@ impl Session {
         // it.
         let loss = proofs.iter().find_map(|proof| proof.loss(now));
         guard.is_over = loss.is_some();
-        for proof in proofs.iter() {
-            self.of_holds.entry(proof.hold).or_default().push(number);
-        }
+        let others = proofs.iter().filter(|proof| proof.call != number);
+        self.of_holds
+            .extend(others.map(|proof| (proof.hold, number)));
         self.guards.insert(number, guard);
         let guard = guard_number;
         self.resolve(call, Outcome::Granted { guard, proofs });
@@ -640,13 +641,8 @@ impl Session {
 
     fn remove_guard(&mut self, number: Id) -> Option<Guard> {
         let guard = self.guards.remove(&number)?;
-        for grant in guard.grants() {
-            if let Some(guards) = self.of_holds.get_mut(&grant.proof.hold) {
-                guards.retain(|it| *it != number);
-                if guards.is_empty() {
-                    self.of_holds.remove(&grant.proof.hold);
-                }
-            }
+        for grant in guard.grants().filter(|it| it.proof.call != number) {
+            self.of_holds.remove(&(grant.proof.hold, number));
         }
         Some(guard)
     }
@@ -857,10 +853,13 @@ impl Session {
     }
 
     fn over(&mut self, proof: &Proof, why: Loss) {
-        for number in self.of_holds.get(&proof.hold).into_iter().flatten() {
-            if let Some(guard) = self.guards.get_mut(number).filter(|it| !it.is_over) {
+        let others = (proof.hold, Id::of_number(0))..=(proof.hold, Id::of_number(u64::MAX));
+        let others = self.of_holds.range(others).map(|(_, guard)| *guard);
+        for number in std::iter::once(proof.call).chain(others) {
+            let guard = self.guards.get_mut(&number);
+            if let Some(guard) = guard.filter(|it| !it.is_over && it.has(proof.hold)) {
                 guard.is_over = true;
-                let guard = *number;
+                let guard = number;
                 self.actions.push_back(Action::Over { guard, why });
             }
         }
