@@ -22,7 +22,9 @@ use rlock_engine::servers::Servers;
 use rlock_engine::wire::resp::{Command, Frame};
 use rlock_engine::wire::{inspect, replies, requests};
 
-use crate::format::{Malformed, Reader, VERSION, Writer};
+use crate::format::{Data, Fence, Malformed, NONE, Reader, VERSION, Writer};
+use crate::meaning::queueing;
+use crate::messages::{self, Configuration, Leader, Level, Owner as Named, Owning, Wanted};
 
 /// A client without sockets and without a clock.
 pub struct Machine {
@@ -116,24 +118,17 @@ impl Machine {
     }
 
     fn configured(reader: &mut Reader<'_>) -> Result<Result<Self, Error>, Malformed> {
-        if reader.u32()? != VERSION {
+        // What comes after the version depends on it.
+        if reader.clone().get::<u32>()? != VERSION {
             return Err(Malformed("it is of another version"));
         }
-        let (url, name) = (reader.text()?, reader.text()?);
-        let library = (reader.text()?.to_owned(), reader.text()?.to_owned());
-        let limits = [reader.millis()?, reader.millis()?, reader.millis()?];
-        let seed = reader.seed()?;
+        let configuration = reader.get()?;
         reader.end()?;
-        Ok(Self::with(url, name, library, limits, &seed))
+        Ok(Self::with(&configuration))
     }
 
-    fn with(
-        url: &str,
-        name: &str,
-        library: (String, String),
-        [response, retry, replication]: [Option<Duration>; 3],
-        seed: &[u8; 32],
-    ) -> Result<Self, Error> {
+    fn with(configuration: &Configuration<'_>) -> Result<Self, Error> {
+        let Configuration { url, name, .. } = *configuration;
         let servers: Servers = url.parse()?;
         servers.check()?;
         let hex = |bytes: &[u8]| {
@@ -142,7 +137,7 @@ impl Machine {
                 text
             })
         };
-        let (first, second) = seed.split_at(16);
+        let (first, second) = configuration.seed.split_at(16);
         let id = match name {
             "" => hex(first),
             name => format!("{name}:{}", hex(first)),
@@ -150,14 +145,17 @@ impl Machine {
         let random = first.first_chunk().copied().map_or(0, u64::from_le_bytes);
         let defaults = Limits::default();
         let limits = Limits {
-            response: response.unwrap_or(defaults.response),
-            retry: retry.unwrap_or(defaults.retry),
-            replication: replication.unwrap_or(defaults.replication),
+            response: configuration.response.unwrap_or(defaults.response),
+            retry: configuration.retry.unwrap_or(defaults.retry),
+            replication: configuration.replication.unwrap_or(defaults.replication),
         };
         let settings = Settings {
             limits,
             name: (!name.is_empty()).then(|| name.to_owned()),
-            library,
+            library: (
+                configuration.library.to_owned(),
+                configuration.library_version.to_owned(),
+            ),
             channel: hex(second),
             seed: random,
             ..Settings::default()
@@ -192,8 +190,13 @@ impl Machine {
         buffer: Vec<u8>,
     ) -> Result<Vec<u8>, Malformed> {
         let now = Instant::from_nanos(now);
+        let mut reader = Reader::new(event);
+        let event = messages::Event::read(&mut reader)?;
+        reader.end()?;
         let mut output = Writer::new(buffer);
-        self.take(now, Reader::new(event), &mut output)?;
+        // The place for the deadline.
+        output.put(&NONE);
+        self.take(now, event, &mut output)?;
         loop {
             while let Some(action) = self.endpoint.poll_action() {
                 self.carry_out(now, action, &mut output);
@@ -208,7 +211,10 @@ impl Machine {
         }
         let pause = self.pauses.first().map(|(due, _)| *due);
         let deadlines = self.endpoint.next_deadline().into_iter().chain(pause);
-        Ok(output.finish(deadlines.min()))
+        if let Some(deadline) = deadlines.min() {
+            output.set_first(deadline.nanos());
+        }
+        Ok(output.into_bytes())
     }
 
     /// How many nanoseconds from `now` a guard stays valid if nothing more
@@ -236,86 +242,79 @@ impl Machine {
     fn take(
         &mut self,
         now: Instant,
-        mut reader: Reader<'_>,
+        event: messages::Event<'_>,
         output: &mut Writer,
     ) -> Result<(), Malformed> {
-        let kind = reader.u8()?;
-        match kind {
-            1..=7 | 9 | 13 | 19..=22 => {
-                let call = reader.u64()?;
-                if self.calls.contains_key(&call) || self.guards.contains_key(&call) {
-                    return Err(Malformed("a number is used twice"));
-                }
-                self.begin(now, kind, call, &mut reader, output)
+        match event.starts() {
+            Some(call) if self.calls.contains_key(&call) || self.guards.contains_key(&call) => {
+                Err(Malformed("a number is used twice"))
             }
-            8 | 18 => {
-                let number = reader.u64()?;
-                reader.end()?;
-                match kind {
-                    8 => self.abandon(now, number),
-                    _ => self.leave(now, number, true),
-                }
+            Some(_) => self.begin(now, event, output),
+            None => {
+                self.handle_without_call(now, event, output);
                 Ok(())
             }
-            _ => self.handle_without_call(now, kind, &mut reader, output),
         }
     }
 
-    /// Begins a call of any kind. One match has them all, so that the numbers of the kinds are seen together.
+    /// Begins a call of any kind. One match has them all, so that the kinds are seen together.
     fn begin(
         &mut self,
         now: Instant,
-        kind: u8,
-        call: u64,
-        reader: &mut Reader<'_>,
+        event: messages::Event<'_>,
         output: &mut Writer,
     ) -> Result<(), Malformed> {
-        match kind {
-            1 => {
-                reader.end()?;
+        use messages::Event as Begun;
+        match event {
+            Begun::Connect { call } => {
                 let part = self.part(call);
                 self.await_done(call, 1);
                 self.endpoint.handle(now, Event::Start { call: part });
             }
-            2 | 19 => match self.locking(now, reader, kind == 19)? {
-                Ok(locking) => {
-                    self.calls.insert(call, Call::Lock(Box::new(locking)));
-                    self.go_on(now, call, output);
+            Begun::Lock {
+                call,
+                wanted,
+                wait,
+                terms,
+            } => {
+                let locking = self.locking(now, wanted, wait, &terms, None);
+                self.ask(now, call, locking, output);
+            }
+            Begun::Campaign {
+                call,
+                wanted,
+                wait,
+                terms,
+                value,
+            } => {
+                if wanted.keys.len() > 1 || wanted.mode.mode != messages::Access::Exclusive {
+                    return Err(Malformed("a campaign is for one key, alone"));
                 }
-                Err(error) => output.failed(call, &error),
-            },
-            3 => {
-                let (guard, least) = (reader.u64()?, reader.millis()?);
-                reader.end()?;
+                let locking = self.locking(now, wanted, wait, &terms, Some(value));
+                self.ask(now, call, locking, output);
+            }
+            Begun::Release { call, guard, least } => {
                 self.release(now, call, guard, least, output);
             }
-            4 => {
-                let (guard, queueing) = (reader.u64()?, reader.queueing()?);
-                reader.end()?;
-                self.upgrade(now, call, guard, queueing, output);
+            Begun::Upgrade { call, guard, wait } => {
+                self.upgrade(now, call, guard, queueing(wait), output);
             }
-            5 => {
-                let (guard, lease) = (reader.u64()?, Duration::from_millis(reader.u64()?));
-                reader.end()?;
+            Begun::Extend { call, guard, lease } => {
                 self.change(now, call, guard, output, |part, hold| {
                     let lease = lease_ms("lease", lease)?;
                     let call = part;
                     Ok(Engine::Extend { call, hold, lease })
                 });
             }
-            6 => {
-                let guard = reader.u64()?;
-                reader.end()?;
-                self.downgrade(now, call, guard, output);
-            }
-            7 => {
-                let (key, words) = (reader.bytes()?, reader.list()?);
-                let (changes, limit) = (reader.flag()?, reader.millis()?);
-                reader.end()?;
-                self.question(now, call, key, &words, (changes, limit), output)?;
-            }
-            9 => {
-                reader.end()?;
+            Begun::Downgrade { call, guard } => self.downgrade(now, call, guard, output),
+            Begun::Question {
+                call,
+                key,
+                words,
+                changes,
+                limit,
+            } => self.question(now, call, key, &words, (changes, limit), output)?,
+            Begun::Metrics { call } => {
                 let metrics = self.endpoint.engine().metrics();
                 let numbers = [
                     metrics.grants,
@@ -327,9 +326,8 @@ impl Machine {
                 let frame = |it| Frame::Integer(i64::try_from(it).unwrap_or(i64::MAX));
                 output.answered(call, &numbers.map(frame));
             }
-            20 => {
-                let (guard, value) = (reader.u64()?, Value::new(reader.bytes()?));
-                reader.end()?;
+            Begun::Proclaim { call, guard, value } => {
+                let value = Value::new(value);
                 if let Some(Err(error)) = self.guards.get(&guard).map(Guard::check_alone) {
                     output.failed(call, &error);
                     return Ok(());
@@ -339,78 +337,71 @@ impl Machine {
                     Ok(Engine::Proclaim { call, hold, value })
                 });
             }
-            21 | 22 => {
-                let key: Arc<[u8]> = reader.bytes()?.into();
-                reader.end()?;
-                let part = self.part(call);
-                let event = match kind {
-                    21 => Event::Observe {
-                        observer: part,
-                        key,
-                    },
-                    _ => Event::Question {
-                        call: part,
-                        command: requests::info(&key),
-                        to: To::Key(key),
-                        changes: false,
-                        limit: Some(self.retry),
-                    },
+            Begun::Observe { call, key } => {
+                let (observer, key) = (self.part(call), key.into());
+                self.calls.insert(call, Call::Observer);
+                self.endpoint.handle(now, Event::Observe { observer, key });
+            }
+            Begun::Leader { call, key } => {
+                let event = Event::Question {
+                    call: self.part(call),
+                    command: requests::info(key),
+                    to: To::Key(key.into()),
+                    changes: false,
+                    limit: Some(self.retry),
                 };
-                let call_begun = match kind {
-                    21 => Call::Observer,
-                    _ => Call::Leader,
-                };
-                self.calls.insert(call, call_begun);
+                self.calls.insert(call, Call::Leader);
                 self.endpoint.handle(now, event);
             }
-            _ => {
-                reader.end()?;
+            Begun::Flush { call } => {
                 let flush = self.part(call);
                 self.await_done(call, 1);
                 let event = Event::Call(Engine::Flush { flush });
                 self.endpoint.handle(now, event);
             }
+            // The others start no call.
+            _ => {}
         }
         Ok(())
     }
 
-    /// Handles an event that concerns no call.
+    /// Handles an event that starts no call.
     fn handle_without_call(
         &mut self,
         now: Instant,
-        kind: u8,
-        reader: &mut Reader<'_>,
+        event: messages::Event<'_>,
         output: &mut Writer,
-    ) -> Result<(), Malformed> {
-        let event = match kind {
-            10 => Event::Opened {
-                connection: ConnectionId::of_number(reader.u64()?),
+    ) {
+        use messages::Event as Told;
+        let event = match event {
+            Told::Opened { connection } => Event::Opened {
+                connection: ConnectionId::of_number(connection),
             },
-            11 => Event::Received {
-                connection: ConnectionId::of_number(reader.u64()?),
-                bytes: reader.bytes()?,
+            Told::Received { connection, bytes } => Event::Received {
+                connection: ConnectionId::of_number(connection),
+                bytes: bytes.0,
             },
-            12 => Event::Ended {
-                connection: ConnectionId::of_number(reader.u64()?),
-                failure: reader.failure()?,
+            Told::Ended {
+                connection,
+                failure,
+                text,
+            } => Event::Ended {
+                connection: ConnectionId::of_number(connection),
+                failure: failure.with(text),
             },
-            14 => Event::Call(Engine::LeaveAll),
-            15 => Event::Closed,
-            16 => Event::Tick,
-            17 => {
-                let guard = reader.u64()?;
-                reader.end()?;
-                self.leave(now, guard, false);
-                return Ok(());
+            Told::LeaveAll {} => {
+                self.end_pauses(output);
+                Event::Call(Engine::LeaveAll)
             }
-            _ => return Err(Malformed("there is no such event")),
+            Told::Closed {} => Event::Closed,
+            Told::Tick {} => Event::Tick,
+            Told::Abandon { call } => return self.abandon(now, call),
+            Told::Leave { guard } => return self.leave(now, guard, false),
+            Told::Untaken { guard } => return self.leave(now, guard, true),
+            // The others start calls.
+            _ => return,
         };
-        reader.end()?;
-        if matches!(event, Event::Call(Engine::LeaveAll)) {
-            self.end_pauses(output);
-        }
         self.endpoint.handle(now, event);
-        Ok(())
     }
 
     /// Ends the calls of which the endpoint knows nothing: they hold nothing now.
@@ -421,68 +412,77 @@ impl Machine {
         }
     }
 
+    /// Begins a call for locks, unless its arguments are wrong.
+    fn ask(
+        &mut self,
+        now: Instant,
+        call: u64,
+        locking: Result<Locking, Error>,
+        output: &mut Writer,
+    ) {
+        match locking {
+            Ok(locking) => {
+                self.calls.insert(call, Call::Lock(Box::new(locking)));
+                self.go_on(now, call, output);
+            }
+            Err(error) => output.failed(call, &error),
+        }
+    }
+
     fn locking(
         &mut self,
         now: Instant,
-        reader: &mut Reader<'_>,
-        is_campaign: bool,
-    ) -> Result<Result<Locking, Error>, Malformed> {
-        let (kind, activity, name) = (reader.u8()?, reader.u64()?, reader.text()?);
-        let keys = reader.list()?;
-        let (ask, queueing, terms) = (reader.ask()?, reader.queueing()?, reader.terms()?);
-        if kind > 2 {
-            return Err(Malformed("there is no such owner"));
-        }
-        let value = match is_campaign {
-            true => Some(Value::new(reader.bytes()?)),
-            false => None,
-        };
-        reader.end()?;
-        if is_campaign && (keys.len() > 1 || !matches!(ask, Ok(Ask::Exclusive))) {
-            return Err(Malformed("a campaign is for one key, alone"));
-        }
+        wanted: Wanted<'_>,
+        wait: Option<Duration>,
+        terms: &messages::Terms,
+        value: Option<&[u8]>,
+    ) -> Result<Locking, Error> {
+        let Wanted { owner, keys, mode } = wanted;
         let mut keys: Vec<Arc<[u8]>> = keys.into_iter().map(Arc::from).collect();
         keys.sort_unstable();
-        let locking = || {
-            let owner = match kind {
-                0 => {
-                    self.owners += 1;
-                    let owner = Owner::numbered(&self.id, self.owners);
-                    // Several keys may be released and asked for again.
-                    match keys.len() {
-                        1 => owner,
-                        _ => owner.reusable(),
-                    }
+        let owner = match owner {
+            Named {
+                owner: Owning::New, ..
+            } => {
+                self.owners += 1;
+                let owner = Owner::numbered(&self.id, self.owners);
+                // Several keys may be released and asked for again.
+                match keys.len() {
+                    1 => owner,
+                    _ => owner.reusable(),
                 }
-                1 => Owner::new(format!("{}:a{activity}", self.id))?,
-                _ => Owner::new(name)?,
-            };
-            let (ask, queueing, terms) = (ask?, queueing?, terms?);
-            let value = value.transpose()?;
-            claims::check_keys(&keys)?;
-            if keys.len() > 1 {
-                terms.check_for_several()?;
-                ask.check_for_several()?;
             }
-            let slot = |key: &Arc<[u8]>| slot_of(key);
-            let is_one_slot = keys.iter().map(slot).max() == keys.iter().map(slot).min();
-            Ok(Locking {
-                owner,
-                keys,
-                ask,
-                value,
-                terms,
-                queueing,
-                deadline: match queueing {
-                    Queueing::AtMost(wait) => Some(now + wait),
-                    Queueing::Try | Queueing::Unlimited => None,
-                },
-                is_one_request: is_one_slot.then_some(true),
-                grants: Vec::new(),
-                attempts: 0,
-            })
+            Named {
+                owner: Owning::Activity,
+                activity,
+                ..
+            } => Owner::new(format!("{}:a{activity}", self.id))?,
+            Named { name, .. } => Owner::new(name)?,
         };
-        Ok(locking())
+        let (ask, queueing, terms) = (mode.ask()?, queueing(wait)?, terms.terms()?);
+        let value = value.map(Value::new).transpose()?;
+        claims::check_keys(&keys)?;
+        if keys.len() > 1 {
+            terms.check_for_several()?;
+            ask.check_for_several()?;
+        }
+        let slot = |key: &Arc<[u8]>| slot_of(key);
+        let is_one_slot = keys.iter().map(slot).max() == keys.iter().map(slot).min();
+        Ok(Locking {
+            owner,
+            keys,
+            ask,
+            value,
+            terms,
+            queueing,
+            deadline: match queueing {
+                Queueing::AtMost(wait) => Some(now + wait),
+                Queueing::Try | Queueing::Unlimited => None,
+            },
+            is_one_request: is_one_slot.then_some(true),
+            grants: Vec::new(),
+            attempts: 0,
+        })
     }
 
     /// A number for a new part of a call.
@@ -560,7 +560,7 @@ impl Machine {
         self.give_back(now, grants);
         let is_over = locking.deadline.is_some_and(|deadline| deadline <= now);
         if locking.queueing == Queueing::Try || is_over {
-            return output.refused(call);
+            return messages::Action::Refused { call }.write(output);
         }
         // The lease may be shorter than the time to take all of them.
         self.random = self
@@ -576,7 +576,7 @@ impl Machine {
     fn refuse(&mut self, now: Instant, call: u64, output: &mut Writer) {
         if let Some(Call::Lock(locking)) = self.calls.remove(&call) {
             self.give_back(now, locking.grants);
-            output.refused(call);
+            messages::Action::Refused { call }.write(output);
         }
     }
 
@@ -602,7 +602,8 @@ impl Machine {
         // it.
         if let Some(why) = guard.grants.iter().find_map(|it| it.proof.loss(now)) {
             guard.is_over = true;
-            output.over(number, why);
+            let (guard, why) = (number, why.into());
+            messages::Action::Over { guard, why }.write(output);
         }
         for grant in &guard.grants {
             let guards = self.of_holds.entry(grant.proof.hold).or_default();
@@ -713,7 +714,7 @@ impl Machine {
             // The server answers nil to this, as for a lost hold.
             Some(Ok(grant)) if grant.ask == Ask::Shared => {
                 return match grant.proof.end_of(now) {
-                    None => output.done(call),
+                    None => messages::Action::Done { call }.write(output),
                     Some(loss) => output.failed(call, &Error::Lost(loss)),
                 };
             }
@@ -836,17 +837,21 @@ impl Machine {
                 let mut bytes = Vec::new();
                 self.endpoint.take_output(connection, &mut bytes);
                 if !bytes.is_empty() {
-                    output.write(connection, &bytes);
+                    let (connection, bytes) = (connection.number(), Data(&bytes));
+                    messages::Action::Write { connection, bytes }.write(output);
                 }
             }
-            Action::Close { connection } => output.close(connection),
+            Action::Close { connection } => {
+                let connection = connection.number();
+                messages::Action::Close { connection }.write(output);
+            }
             Action::Resolve { call, outcome } => self.resolved(now, call, outcome, output),
             Action::Over { proof, why } => self.over(&proof, why, output),
             Action::Observed { observer, change } => self.observed(observer, change, output),
             Action::Flushed { flush, failed } => self.part_is_done(flush, failed, output),
             Action::Note(note) => {
                 let (level, text) = described(&note);
-                output.note(level, &text);
+                messages::Action::Note { level, text: &text }.write(output);
             }
         }
     }
@@ -855,7 +860,8 @@ impl Machine {
         for number in self.of_holds.get(&proof.hold).into_iter().flatten() {
             if let Some(guard) = self.guards.get_mut(number).filter(|it| !it.is_over) {
                 guard.is_over = true;
-                output.over(*number, why);
+                let (guard, why) = (*number, why.into());
+                messages::Action::Over { guard, why }.write(output);
             }
         }
     }
@@ -866,8 +872,18 @@ impl Machine {
         };
         match change {
             Ok(Change { leader, missed, .. }) => {
-                let leader = leader.as_ref().map(|it| (it.fence, &*it.value, "", None));
-                output.leader(call, leader, missed);
+                let leader = leader.as_ref().map(|it| Leader {
+                    fence: Fence(it.fence),
+                    value: &it.value,
+                    owner: "",
+                    time_left: None,
+                });
+                messages::Action::Leader {
+                    call,
+                    leader,
+                    missed,
+                }
+                .write(output);
             }
             Err(error) => {
                 self.parts.remove(&part);
@@ -931,10 +947,19 @@ impl Machine {
             return match inspect::info(&frame) {
                 Ok(info) => {
                     let leader = info.leader();
-                    let leader = leader
-                        .as_ref()
-                        .map(|it| (it.fence, &*it.value, &*it.owner, Some(it.time_left)));
-                    output.leader(call, leader, false);
+                    let leader = leader.as_ref().map(|it| Leader {
+                        fence: Fence(it.fence),
+                        value: &it.value,
+                        owner: &it.owner,
+                        time_left: Some(it.time_left),
+                    });
+                    let missed = false;
+                    messages::Action::Leader {
+                        call,
+                        leader,
+                        missed,
+                    }
+                    .write(output);
                 }
                 Err(error) => output.failed(call, &error),
             };
@@ -1010,7 +1035,9 @@ impl Machine {
                 self.calls.remove(&call);
                 match queueing {
                     Queueing::Unlimited => self.upgrade(now, call, guard, Ok(queueing), output),
-                    Queueing::Try | Queueing::AtMost(_) => output.refused(call),
+                    Queueing::Try | Queueing::AtMost(_) => {
+                        messages::Action::Refused { call }.write(output);
+                    }
                 }
             }
             _ => self.refuse(now, call, output),
@@ -1045,7 +1072,7 @@ impl Machine {
             && let Some(Call::Done { error, .. }) = self.calls.remove(&call)
         {
             match error {
-                None => output.done(call),
+                None => messages::Action::Done { call }.write(output),
                 Some(error) => output.failed(call, &error),
             }
         }
@@ -1105,12 +1132,19 @@ impl Guard {
     fn show(&self, call: u64, number: u64, output: &mut Writer) {
         let mut fences = Vec::new();
         for grant in &self.grants {
-            let fence = grant.proof.fence();
+            let fence = Fence(grant.proof.fence());
             fences.extend(grant.proof.claims.keys().map(|key| (key, fence)));
         }
         let owner = self.grants.first().map(|it| it.proof.claims.owner());
         let owner = owner.map_or("", Owner::as_str);
-        output.granted(call, number, owner, &fences);
+        let guard = number;
+        messages::Action::Granted {
+            call,
+            guard,
+            owner,
+            fences,
+        }
+        .write(output);
     }
 }
 
@@ -1122,26 +1156,35 @@ fn not_of_mode(ask: Ask, limit: &'static str) -> Error {
     }
 }
 
-/// A connection's event, for a log. The level 0 is for debugging, 1 for
-/// information, 2 for a warning.
-fn described(note: &Note) -> (u8, String) {
+/// A connection's event, for a log.
+fn described(note: &Note) -> (Level, String) {
     let warning = note.warning().unwrap_or_default();
     match note {
         Note::NotConnected { is_news: true, .. }
         | Note::NoRoutes { is_news: true, .. }
         | Note::NotRenewed { .. }
-        | Note::NotReleased { .. } => (2, warning),
-        Note::Connected { address } => (1, format!("connected to the server at {address}")),
-        Note::NotConnected { failure, .. } => {
-            (0, format!("no connection to the server yet: {failure}"))
-        }
-        Note::Lost { address } => (2, format!("connection to the server at {address} lost")),
-        Note::Silent => (2, "the connection is silent".to_owned()),
-        Note::NamedElsewhere => (1, "the Sentinels name another server".to_owned()),
+        | Note::NotReleased { .. } => (Level::Warning, warning),
+        Note::Connected { address } => (
+            Level::Information,
+            format!("connected to the server at {address}"),
+        ),
+        Note::NotConnected { failure, .. } => (
+            Level::Debug,
+            format!("no connection to the server yet: {failure}"),
+        ),
+        Note::Lost { address } => (
+            Level::Warning,
+            format!("connection to the server at {address} lost"),
+        ),
+        Note::Silent => (Level::Warning, "the connection is silent".to_owned()),
+        Note::NamedElsewhere => (
+            Level::Information,
+            "the Sentinels name another server".to_owned(),
+        ),
         Note::UnknownMessage(message) => {
             let message = String::from_utf8_lossy(message);
-            (2, format!("unknown message: {message}"))
+            (Level::Warning, format!("unknown message: {message}"))
         }
-        Note::NoRoutes { failure, .. } => (0, failure.to_string()),
+        Note::NoRoutes { failure, .. } => (Level::Debug, failure.to_string()),
     }
 }
