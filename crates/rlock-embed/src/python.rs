@@ -66,7 +66,7 @@ fn malformed(malformed: Malformed) -> PyErr {
 fn action<'py>(py: Python<'py>, reader: &mut Reader<'_>) -> PyResult<Bound<'py, PyTuple>> {
     let kind: u8 = reader.get().map_err(malformed)?;
     let known = Action::ALL.iter().find(|it| it.number == kind);
-    let known = known.ok_or(malformed(Malformed("there is no such action")))?;
+    let known = known.ok_or_else(|| malformed(Malformed("there is no such action")))?;
     fields(py, known.fields, vec![kind.into_bound_py_any(py)?], reader)
 }
 
