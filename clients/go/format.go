@@ -195,11 +195,8 @@ func (r *reader) leaderForm() *leaderForm {
 
 // action is an action in an output. Its bytes are a part of the output.
 type action struct {
-	kind       uint8
 	connection uint64
-	how        uint8
 	host       string
-	port       uint16
 	bytes      []byte
 	call       uint64
 	guard      uint64
@@ -207,11 +204,14 @@ type action struct {
 	fences     map[string]uint64
 	code       string
 	text       string
-	transient  bool
 	answers    any
+	leader     *leaderForm
+	kind       uint8
+	how        uint8
+	port       uint16
+	transient  bool
 	why        uint8
 	level      uint8
-	leader     *leaderForm
 	missed     bool
 }
 

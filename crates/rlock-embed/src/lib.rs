@@ -10,7 +10,7 @@
 //! `docs/embedding.md` explains how to write a host.
 //!
 //! - [`machine`](Machine): calls, guards, and their outcomes;
-//! - [`format`]: what events and actions are made of, as bytes;
+//! - [`format`](mod@format): what events and actions are made of, as bytes;
 //! - [`messages`]: all events and actions;
 //! - `meaning`: what they mean to the engine;
 //! - `wasm`: the machine as functions of a WebAssembly module;

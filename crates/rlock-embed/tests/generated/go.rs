@@ -43,7 +43,10 @@ pub(crate) fn file(_: &str) -> String {
         doc: "",
         form: Form::U8,
     };
-    let action = lines(std::iter::once(&kind).chain(of_actions()));
+    let mut all: Vec<_> = std::iter::once(&kind).chain(of_actions()).collect();
+    // The small ones together, so that nothing lies between them.
+    all.sort_by_key(|it| matches!(named(it.form, KINDS).as_str(), "uint8" | "uint16" | "bool"));
+    let action = lines(all.into_iter());
     let cases = joined(Action::ALL, "", |it| {
         let to = joined(it.fields, ", ", |field| format!("a.{}", camel(field.name)));
         let from = joined(it.fields, ", ", |field| {
