@@ -50,7 +50,7 @@ pub struct Message {
 pub struct Field {
     /// As in Rust.
     pub name: &'static str,
-    /// What it means.
+    /// What it means, unless its name says that.
     pub doc: &'static str,
     /// How it is written.
     pub form: Form,

@@ -41,19 +41,19 @@ macro_rules! choice {
 /// Fields that are written one after the other.
 macro_rules! group {
     ($(#[doc = $doc:literal])* <$all:lifetime> $Group:ident $(<$life:lifetime>)? {
-        $(#[doc = $about:literal] $field:ident: $type:ty,)*
+        $($field:ident: $type:ty $(= $about:literal)?,)*
     }) => {
         $(#[doc = $doc])*
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub struct $Group $(<$life>)? {
-            $(#[doc = $about] pub $field: $type,)*
+            $(#[doc = concat!(stringify!($field), $(": ", $about)?)] pub $field: $type,)*
         }
 
         impl<$all> Wire<$all> for $Group $(<$life>)? {
             const FORM: Form = Form::Group(&Group {
                 name: stringify!($Group),
                 doc: concat!($($doc),*),
-                fields: &[$(Field { name: stringify!($field), doc: $about, form: <$type as Wire<$all>>::FORM }),*],
+                fields: &[$(Field { name: stringify!($field), doc: concat!($($about)?), form: <$type as Wire<$all>>::FORM }),*],
             });
 
             fn read(reader: &mut Reader<$all>) -> Result<Self, Malformed> {
@@ -72,7 +72,7 @@ macro_rules! group {
 macro_rules! messages {
     ($(#[doc = $doc:literal])* $Messages:ident<$life:lifetime> $what:literal {
         $($number:literal $Message:ident $(($call:ident))? {
-            $(#[doc = $about:literal] $field:ident: $type:ty,)*
+            $($field:ident: $type:ty $(= $about:literal)?),* $(,)?
         } $($ends:literal)?,)*
     }) => {
         $(#[doc = $doc])*
@@ -82,7 +82,7 @@ macro_rules! messages {
                 #[doc = concat!($what, " ", $number, $(". It ends with: ", $ends)?)]
                 $Message {
                     $(#[doc = "the number of the call"] $call: u64,)?
-                    $(#[doc = $about] $field: $type,)*
+                    $(#[doc = concat!(stringify!($field), $(": ", $about)?)] $field: $type,)*
                 },
             )*
         }
@@ -95,8 +95,8 @@ macro_rules! messages {
                 starts_call: [$(stringify!($call),)? ""].len() > 1,
                 ends: concat!($($ends)?),
                 fields: &[
-                    $(Field { name: stringify!($call), doc: " call", form: Form::U64 },)?
-                    $(Field { name: stringify!($field), doc: $about, form: <$type as Wire<$life>>::FORM },)*
+                    $(Field { name: stringify!($call), doc: "", form: Form::U64 },)?
+                    $(Field { name: stringify!($field), doc: concat!($($about)?), form: <$type as Wire<$life>>::FORM },)*
                 ],
             }),*];
 
@@ -200,11 +200,8 @@ choice! {
 group! {
     /// An activity re-enters its locks, and so does an owner with a name.
     <'a> Owner<'a> {
-        /// owner
         owner: Owning,
-        /// number of the activity
-        activity: u64,
-        /// name
+        activity: u64 = "number of the activity",
         name: &'a str,
     }
 }
@@ -212,23 +209,17 @@ group! {
 group! {
     /// Several keys require exclusive mode; in a cluster they may have different slots. An empty key ends with `OutOfRange`.
     <'a> Mode {
-        /// mode
         mode: Access,
-        /// permits
         permits: u32,
-        /// their limit
-        limit: u32,
+        limit: u32 = "their limit",
     }
 }
 
 group! {
     /// Everything of a request that stays the same if it is repeated with another wait.
     <'a> Wanted<'a> {
-        /// owner
         owner: Owner<'a>,
-        /// keys
         keys: Vec<&'a [u8]>,
-        /// mode
         mode: Mode,
     }
 }
@@ -236,15 +227,10 @@ group! {
 group! {
     /// The documentation of `Terms` in the Rust client explains them.
     <'a> Terms {
-        /// lease in milliseconds, from 3
-        lease: Duration,
-        /// whether it is renewed
-        renewed: bool,
-        /// longest hold
-        max_hold: Option<Duration>,
-        /// grace of a hold that is bound to its connection (none: it is not bound)
-        bound: Option<Duration>,
-        /// replicas
+        lease: Duration = "lease in milliseconds, from 3",
+        renewed: bool = "whether it is renewed",
+        max_hold: Option<Duration> = "longest hold",
+        bound: Option<Duration> = "grace of a hold that is bound to its connection (none: it is not bound)",
         replicas: u16,
     }
 }
@@ -252,13 +238,9 @@ group! {
 group! {
     /// An observer receives neither the owner nor the time left.
     <'a> Leader<'a> {
-        /// fence
         fence: Fence,
-        /// value
         value: &'a [u8],
-        /// owner
         owner: &'a str,
-        /// time left
         time_left: Option<Duration>,
     }
 }
@@ -266,24 +248,15 @@ group! {
 group! {
     /// The configuration of a machine.
     <'a> Configuration<'a> {
-        /// version
         version: u32,
-        /// URL
-        url: &'a str,
-        /// name of the client (empty: none)
-        name: &'a str,
-        /// name of the library
-        library: &'a str,
-        /// its version
-        library_version: &'a str,
-        /// response timeout (none: 5 s)
-        response: Option<Duration>,
-        /// retry timeout (none: 10 s)
-        retry: Option<Duration>,
-        /// replication timeout (none: 1 s)
-        replication: Option<Duration>,
-        /// 32 random bytes
-        seed: [u8; 32],
+        url: &'a str = "URL",
+        name: &'a str = "name of the client (empty: none)",
+        library: &'a str = "name of the library",
+        library_version: &'a str = "its version",
+        response: Option<Duration> = "response timeout (none: 5 s)",
+        retry: Option<Duration> = "retry timeout (none: 10 s)",
+        replication: Option<Duration> = "replication timeout (none: 1 s)",
+        seed: [u8; 32] = "32 random bytes",
     }
 }
 
@@ -292,183 +265,68 @@ messages! {
     Event<'a> "event" {
         1 Connect(call) {} "done",
         2 Lock(call) {
-            /// wanted
             wanted: Wanted<'a>,
-            /// wait (0: one try)
-            wait: Option<Duration>,
-            /// terms
+            wait: Option<Duration> = "wait (0: one try)",
             terms: Terms,
         } "granted, refused",
         3 Release(call) {
-            /// guard
             guard: u64,
-            /// least time since the grant (none: at once; above 30 days the call fails, and the lock is free when its lease ends)
-            least: Option<Duration>,
+            least: Option<Duration> = "least time since the grant (none: at once; above 30 days the call fails, and the lock is free when its lease ends)",
         } "done",
-        4 Upgrade(call) {
-            /// guard
-            guard: u64,
-            /// wait
-            wait: Option<Duration>,
-        } "granted, with the number of that guard; refused",
-        5 Extend(call) {
-            /// guard
-            guard: u64,
-            /// lease in milliseconds
-            lease: Duration,
-        } "done",
-        6 Downgrade(call) {
-            /// guard
-            guard: u64,
-        } "done",
+        4 Upgrade(call) { guard: u64, wait: Option<Duration> } "granted, with the number of that guard; refused",
+        5 Extend(call) { guard: u64, lease: Duration = "lease in milliseconds" } "done",
+        6 Downgrade(call) { guard: u64 } "done",
         7 Question(call) {
-            /// key that selects the server (empty: each server)
-            key: &'a [u8],
-            /// the words of a command
-            words: Vec<&'a [u8]>,
-            /// whether it changes something
-            changes: bool,
-            /// limit (none: the retry timeout)
-            limit: Option<Duration>,
+            key: &'a [u8] = "key that selects the server (empty: each server)",
+            words: Vec<&'a [u8]> = "the words of a command",
+            changes: bool = "whether it changes something",
+            limit: Option<Duration> = "limit (none: the retry timeout)",
         } "answered",
-        8 Abandon {
-            /// call
-            call: u64,
-        } "nothing: the caller no longer waits or observes",
+        8 Abandon { call: u64 } "nothing: the caller no longer waits or observes",
         9 Metrics(call) {} "answered: grants, waits, losses, late renewals, reconnects",
-        10 Opened {
-            /// connection
-            connection: u64,
-        },
-        11 Received {
-            /// connection
-            connection: u64,
-            /// what has arrived
-            bytes: Data<'a>,
-        },
-        12 Ended {
-            /// connection
-            connection: u64,
-            /// why
-            failure: Fault,
-            /// what happened, for a person
-            text: &'a str,
-        },
+        10 Opened { connection: u64 },
+        11 Received { connection: u64, bytes: Data<'a> = "what has arrived" },
+        12 Ended { connection: u64, failure: Fault = "why", text: &'a str = "what happened, for a person" },
         13 Flush(call) {} "done, once nothing is left to clean up; failed with `NotReleased` if the server refused releases that nobody waits for, and their leases have not ended",
         14 LeaveAll {} "Waiting calls end with `Closed`, and all holds are released.",
         15 Closed {},
         16 Tick {},
-        17 Leave {
-            /// guard
-            guard: u64,
-        } "nothing: a release without an answer",
-        18 Untaken {
-            /// guard
-            guard: u64,
-        } "nothing: as if it had not been granted",
+        17 Leave { guard: u64 } "nothing: a release without an answer",
+        18 Untaken { guard: u64 } "nothing: as if it had not been granted",
         19 Campaign(call) {
-            /// one key, in exclusive mode
-            wanted: Wanted<'a>,
-            /// wait (0: one try)
-            wait: Option<Duration>,
-            /// terms
+            wanted: Wanted<'a> = "one key, in exclusive mode",
+            wait: Option<Duration> = "wait (0: one try)",
             terms: Terms,
-            /// value to publish
-            value: &'a [u8],
+            value: &'a [u8] = "value to publish",
         } "granted, refused",
-        20 Proclaim(call) {
-            /// guard
-            guard: u64,
-            /// value
-            value: &'a [u8],
-        } "done",
-        21 Observe(call) {
-            /// key
-            key: &'a [u8],
-        } "*leader*, any number of times, until *failed* or *abandon*",
-        22 Leader(call) {
-            /// key
-            key: &'a [u8],
-        } "*leader*, once",
+        20 Proclaim(call) { guard: u64, value: &'a [u8] } "done",
+        21 Observe(call) { key: &'a [u8] } "*leader*, any number of times, until *failed* or *abandon*",
+        22 Leader(call) { key: &'a [u8] } "*leader*, once",
     }
 }
 
 messages! {
     /// What a host does for its machine.
     Action<'a> "action" {
-        1 Connect {
-            /// connection
-            connection: u64,
-            /// how
-            how: Transport,
-            /// host or path
-            host: &'a str,
-            /// port
-            port: u16,
-        },
-        2 Write {
-            /// connection
-            connection: u64,
-            /// what to send
-            bytes: Data<'a>,
-        },
-        3 Close {
-            /// connection
-            connection: u64,
-        },
-        4 Granted {
-            /// call
-            call: u64,
-            /// guard
-            guard: u64,
-            /// owner
-            owner: &'a str,
-            /// the fence of each key
-            fences: Vec<(&'a [u8], Fence)>,
-        },
-        5 Refused {
-            /// call
-            call: u64,
-        },
-        6 Done {
-            /// call
-            call: u64,
-        },
+        1 Connect { connection: u64, how: Transport, host: &'a str = "host or path", port: u16 },
+        2 Write { connection: u64, bytes: Data<'a> = "what to send" },
+        3 Close { connection: u64 },
+        4 Granted { call: u64, guard: u64, owner: &'a str, fences: Vec<(&'a [u8], Fence)> = "the fence of each key" },
+        5 Refused { call: u64 },
+        6 Done { call: u64 },
         7 Failed {
-            /// call
             call: u64,
-            /// code
             code: &'a str,
-            /// message
-            text: &'a str,
-            /// whether a retry may help
-            transient: bool,
+            text: &'a str = "message",
+            transient: bool = "whether a retry may help",
         },
-        8 Answered {
-            /// call
-            call: u64,
-            /// a list with the answer of each server
-            answers: Value<'a>,
-        },
-        9 Over {
-            /// guard
-            guard: u64,
-            /// why
-            why: Ending,
-        },
-        10 Note {
-            /// level
-            level: Level,
-            /// message
-            text: &'a str,
-        },
+        8 Answered { call: u64, answers: Value<'a> = "a list with the answer of each server" },
+        9 Over { guard: u64, why: Ending },
+        10 Note { level: Level, text: &'a str = "message" },
         11 Leader {
-            /// call
             call: u64,
-            /// whether somebody leads
-            leader: Option<Leader<'a>>,
-            /// whether changes may have been missed
-            missed: bool,
+            leader: Option<Leader<'a>> = "whether somebody leads",
+            missed: bool = "whether changes may have been missed",
         },
     }
 }

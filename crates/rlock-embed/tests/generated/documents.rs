@@ -60,7 +60,12 @@ fn table(title: &str, messages: &[Message]) -> String {
 
 fn shown(fields: &[Field]) -> String {
     joined(fields, ", ", |field| {
-        let (doc, kind) = (field.doc.trim(), pick(field.form, KINDS));
+        let (name, kind) = (field.name.replace('_', " "), pick(field.form, KINDS));
+        let doc = if field.doc.is_empty() {
+            &*name
+        } else {
+            field.doc
+        };
         let group = words(kind, " ");
         let text = match field.form {
             Form::Choice(it) => {
