@@ -87,14 +87,14 @@ func NewClient(url string, options Options) (*Client, error) {
 	c.timer = time.AfterFunc(time.Hour, func() {
 		c.mu.Lock()
 		c.due = none
-		c.event(evTick)
+		c.event().tick()
 		c.handle()
 	})
 	return c, nil
 }
 
-// event begins an event, which c.handle passes to the engine. The caller holds the lock.
-func (c *Client) event(kind uint8) *writer { return c.engine.event.u8(kind) }
+// event writes an event, which c.handle passes to the engine. The caller holds the lock.
+func (c *Client) event() *writer { return &c.engine.event }
 
 // handle passes the written event to the engine, and carries out the actions. It releases the lock.
 func (c *Client) handle() {
@@ -103,9 +103,11 @@ func (c *Client) handle() {
 	c.mu.Unlock()
 	// A logger may call the client, so this is done without the lock.
 	for _, note := range notes {
-		c.log([]slog.Level{slog.LevelDebug, slog.LevelInfo, slog.LevelWarn}[note.how], note.text)
+		c.log(levels[note.level], note.text)
 	}
 }
+
+var levels = [...]slog.Level{levelDebug: slog.LevelDebug, levelInformation: slog.LevelInfo, levelWarning: slog.LevelWarn}
 
 func (c *Client) log(level slog.Level, text string) {
 	logger := c.options.Logger
@@ -131,10 +133,10 @@ func (c *Client) step(notes *[]action) {
 		case acConnect:
 			c.connect(a)
 		case acWrite:
-			c.connections[a.number].write(a.bytes)
+			c.connections[a.connection].write(a.bytes)
 		case acClose:
-			c.connections[a.number].end()
-			delete(c.connections, a.number)
+			c.connections[a.connection].end()
+			delete(c.connections, a.connection)
 		case acNote:
 			*notes = append(*notes, a)
 		default:
@@ -152,36 +154,36 @@ func (c *Client) step(notes *[]action) {
 
 func (c *Client) report(a action, notes *[]action) {
 	if a.kind == acOver {
-		if hold := c.holds[a.number]; hold != nil {
-			lost := &Error{Code: "Lost", Message: hold.text() + ": the lock was lost: " + losses[a.how]}
-			if a.how == 2 {
+		if hold := c.holds[a.guard]; hold != nil {
+			lost := &Error{Code: "Lost", Message: hold.text() + ": the lock was lost: " + losses[a.why]}
+			if a.why == endingReleased {
 				lost = closed
 			}
 			hold.cancel(lost)
 		}
 		return
 	}
-	call := c.calls[a.number]
+	call := c.calls[a.call]
 	if call != nil && call.changes != nil && a.kind == acLeader {
 		change := Change{Missed: a.missed}
 		if a.leader != nil {
-			change.Leader = &a.leader.Proclaimed
+			change.Leader = &Proclaimed{a.leader.fence, a.leader.value}
 		}
 		call.changes.add(change)
 		return
 	}
-	delete(c.calls, a.number)
+	delete(c.calls, a.call)
 	switch {
 	case a.kind != acGranted:
 		if call != nil {
 			call.done <- a
 		}
 	case call == nil:
-		c.event(evUntaken).u64(a.guard)
+		c.event().untaken(a.guard)
 		c.step(notes)
 	default:
 		if hold := call.hold; hold.number == 0 {
-			hold.number, hold.owner = a.guard, a.text
+			hold.number, hold.owner = a.guard, a.owner
 			c.holds[a.guard] = hold
 		}
 		call.hold.fences = a.fences
@@ -189,9 +191,8 @@ func (c *Client) report(a action, notes *[]action) {
 	}
 }
 
-// begin writes the first fields of the event of a call. Without an error, it leaves the lock held: the caller writes the
-// other fields, then calls wait.
-func (c *Client) begin(kind uint8, hold *Hold) (*call, *writer, error) {
+// begin numbers a call. Without an error, it leaves the lock held: the caller writes the event, then calls wait.
+func (c *Client) begin(hold *Hold) (*call, *writer, error) {
 	c.mu.Lock()
 	if c.isClosed {
 		c.mu.Unlock()
@@ -200,7 +201,7 @@ func (c *Client) begin(kind uint8, hold *Hold) (*call, *writer, error) {
 	c.last++
 	begun := &call{number: c.last, done: make(chan action, 1), hold: hold}
 	c.calls[begun.number] = begun
-	return begun, c.event(kind).u64(begun.number), nil
+	return begun, c.event(), nil
 }
 
 // wait passes the event to the engine, and waits for the end of the call. If the context ends first, it abandons the call.
@@ -229,7 +230,7 @@ func (c *Client) abandon(call *call) bool {
 		return false
 	}
 	delete(c.calls, call.number)
-	c.event(evAbandon).u64(call.number)
+	c.event().abandon(call.number)
 	c.handle()
 	return true
 }
@@ -237,10 +238,12 @@ func (c *Client) abandon(call *call) bool {
 // Connect connects now, and returns an error if that fails. Without it, the first call connects.
 func (c *Client) Connect(ctx context.Context) error {
 	require(ctx)
-	call, _, err := c.begin(evConnect, nil)
-	if err == nil {
-		_, err = c.wait(ctx, call)
+	call, event, err := c.begin(nil)
+	if err != nil {
+		return err
 	}
+	event.connect(call.number)
+	_, err = c.wait(ctx, call)
 	return err
 }
 
@@ -249,15 +252,16 @@ type Metrics struct{ Grants, Waits, Losses, LateRenewals, Reconnects int64 }
 
 // Metrics returns the counters of this client.
 func (c *Client) Metrics() (Metrics, error) {
-	call, _, err := c.begin(evMetrics, nil)
+	call, event, err := c.begin(nil)
 	if err != nil {
 		return Metrics{}, err
 	}
+	event.metrics(call.number)
 	answer, err := c.wait(context.Background(), call)
 	if err != nil {
 		return Metrics{}, err
 	}
-	count := func(index int) int64 { return answer.value.([]any)[index].(int64) }
+	count := func(index int) int64 { return answer.answers.([]any)[index].(int64) }
 	return Metrics{count(0), count(1), count(2), count(3), count(4)}, nil
 }
 
@@ -277,16 +281,16 @@ func (c *Client) Force(ctx context.Context, key string) (int64, error) {
 
 func (c *Client) ask(ctx context.Context, key string, changes bool, command string) (any, error) {
 	require(ctx)
-	call, event, err := c.begin(evQuestion, nil)
+	call, event, err := c.begin(nil)
 	if err != nil {
 		return nil, err
 	}
-	event.text(key).list([]string{command, key}).flag(changes).u64(none)
+	event.question(call.number, key, []string{command, key}, changes, none)
 	answered, err := c.wait(ctx, call)
 	if err != nil {
 		return nil, err
 	}
-	answer := answered.value.([]any)[0]
+	answer := answered.answers.([]any)[0]
 	if refused, is := answer.(error); is {
 		return nil, &Error{Code: "Refused", Message: refused.Error()}
 	}
@@ -303,19 +307,20 @@ func (c *Client) Close(ctx context.Context) error {
 		c.mu.Unlock()
 		return nil
 	}
-	c.event(evLeaveAll)
+	c.event().leaveAll()
 	c.handle()
-	flush, _, err := c.begin(evFlush, nil)
+	flush, event, err := c.begin(nil)
 	if err != nil {
 		return nil
 	}
+	event.flush(flush.number)
 	_, err = c.wait(ctx, flush)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.isClosed {
 		return err
 	}
-	c.event(evClosed)
+	c.event().closed()
 	c.step(new([]action))
 	c.isClosed = true
 	c.timer.Stop()
@@ -346,8 +351,8 @@ type connection struct {
 
 func (c *Client) connect(a action) {
 	ctx, cancel := context.WithCancel(context.Background())
-	made := &connection{client: c, number: a.number, cancel: cancel, wake: make(chan struct{}, 1)}
-	c.connections[a.number] = made
+	made := &connection{client: c, number: a.connection, cancel: cancel, wake: make(chan struct{}, 1)}
+	c.connections[a.connection] = made
 	go made.run(ctx, a)
 }
 
@@ -372,20 +377,17 @@ func (n *connection) write(bytes []byte) {
 }
 
 // notify passes an event of the connection to the engine, unless the engine has closed the connection.
-func (n *connection) notify(kind uint8, fields func(*writer)) {
+func (n *connection) notify(isLast bool, write func(*writer)) {
 	c := n.client
 	c.mu.Lock()
 	if c.connections[n.number] != n {
 		c.mu.Unlock()
 		return
 	}
-	if kind == evEnded {
+	if isLast {
 		delete(c.connections, n.number)
 	}
-	event := c.event(kind).u64(n.number)
-	if fields != nil {
-		fields(event)
-	}
+	write(c.event())
 	c.handle()
 }
 
@@ -394,31 +396,31 @@ func (n *connection) run(ctx context.Context, a action) {
 	socket, address, err := n.dial(ctx, a)
 	if err == nil {
 		context.AfterFunc(ctx, func() { socket.Close() })
-		n.notify(evOpened, nil)
+		n.notify(false, func(event *writer) { event.opened(n.number) })
 		go n.flush(ctx, socket)
 		buffer := make([]byte, 16<<10)
 		for err == nil {
 			var count int
 			if count, err = socket.Read(buffer); count > 0 {
-				n.notify(evReceived, func(event *writer) { event.bytes(buffer[:count]) })
+				n.notify(false, func(event *writer) { event.received(n.number, buffer[:count]) })
 			}
 		}
 	}
-	why := uint8(0)
+	failure := uint8(faultIo)
 	if refused := (*tls.CertificateVerificationError)(nil); errors.As(err, &refused) {
-		why = 3
+		failure = faultCertificate
 	}
-	n.notify(evEnded, func(event *writer) { event.u8(why).text(fmt.Sprintf("%s: %v", address, err)) })
+	n.notify(true, func(event *writer) { event.ended(n.number, failure, fmt.Sprintf("%s: %v", address, err)) })
 }
 
 func (n *connection) dial(ctx context.Context, a action) (socket net.Conn, address string, err error) {
-	if a.how == 3 {
-		socket, err = n.client.options.Dial(ctx, "unix", a.text)
-		return socket, a.text, err
+	if a.how == transportUnix {
+		socket, err = n.client.options.Dial(ctx, "unix", a.host)
+		return socket, a.host, err
 	}
-	address = net.JoinHostPort(a.text, strconv.Itoa(int(a.port)))
+	address = net.JoinHostPort(a.host, strconv.Itoa(int(a.port)))
 	socket, err = n.client.options.Dial(ctx, "tcp", address)
-	if err != nil || a.how == 0 {
+	if err != nil || a.how == transportTcp {
 		return socket, address, err
 	}
 	config := n.client.options.TLS.Clone()
@@ -426,9 +428,9 @@ func (n *connection) dial(ctx context.Context, a action) (socket net.Conn, addre
 		config = &tls.Config{}
 	}
 	if config.ServerName == "" {
-		config.ServerName = a.text
+		config.ServerName = a.host
 	}
-	config.InsecureSkipVerify = config.InsecureSkipVerify || a.how == 2
+	config.InsecureSkipVerify = config.InsecureSkipVerify || a.how == transportInsecure
 	secure := tls.Client(socket, config)
 	if err = secure.HandshakeContext(ctx); err != nil {
 		socket.Close()

@@ -3,6 +3,7 @@ package rlock
 import (
 	"context"
 	"iter"
+	"math"
 	"slices"
 	"time"
 )
@@ -69,11 +70,11 @@ func (e *Election) Campaign(ctx context.Context, value string, options ...Option
 // Errors: ErrLost, ErrOutOfRange, ErrUnavailable, and the context's cause. After the last two, either value may be published.
 func (l *Leadership) Proclaim(ctx context.Context, value string) error {
 	require(ctx)
-	call, event, err := l.client.begin(evProclaim, nil)
+	call, event, err := l.client.begin(nil)
 	if err != nil {
 		return err
 	}
-	event.u64(l.number).text(value)
+	event.proclaim(call.number, l.number, value)
 	_, err = l.client.wait(ctx, call)
 	return err
 }
@@ -84,13 +85,18 @@ func (l *Leadership) Resign(ctx context.Context) error { return l.Release(ctx) }
 // Leader returns the leader at the moment of the request; nil if nobody leads. It may have changed since.
 func (e *Election) Leader(ctx context.Context) (*Leader, error) {
 	require(ctx)
-	call, event, err := e.client.begin(evLeader, nil)
+	call, event, err := e.client.begin(nil)
 	if err != nil {
 		return nil, err
 	}
-	event.text(e.key)
+	event.leader(call.number, e.key)
 	answered, err := e.client.wait(ctx, call)
-	return answered.leader, err
+	leader := answered.leader
+	if leader == nil {
+		return nil, err
+	}
+	left := time.Duration(min(leader.timeLeft, math.MaxInt64/uint64(time.Millisecond))) * time.Millisecond
+	return &Leader{Proclaimed{leader.fence, leader.value}, leader.owner, left}, err
 }
 
 // Observe returns the current leader, then each change, until the loop is left. It begins with the loop. All observers of one
@@ -106,14 +112,14 @@ func (e *Election) Observe(ctx context.Context) iter.Seq2[Change, error] {
 	require(ctx)
 	return func(yield func(Change, error) bool) {
 		c := e.client
-		call, event, err := c.begin(evObserve, nil)
+		call, event, err := c.begin(nil)
 		if err != nil {
 			yield(Change{}, err)
 			return
 		}
 		changes := &changes{wake: make(chan struct{}, 1)}
 		call.changes = changes
-		event.text(e.key)
+		event.observe(call.number, e.key)
 		c.handle()
 		defer c.abandon(call)
 		for {

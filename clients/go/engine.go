@@ -22,48 +22,8 @@ import (
 var program []byte
 
 const (
-	formVersion = 1
-	none        = math.MaxUint64 // Instead of a time: no limit, or no time at all.
-	malformed   = math.MaxUint32
-)
-
-const ( // Events
-	evConnect = iota + 1
-	evLock
-	evRelease
-	evUpgrade
-	evExtend
-	evDowngrade
-	evQuestion
-	evAbandon
-	evMetrics
-	evOpened
-	evReceived
-	evEnded
-	evFlush
-	evLeaveAll
-	evClosed
-	evTick
-	_
-	evUntaken
-	evCampaign
-	evProclaim
-	evObserve
-	evLeader
-)
-
-const ( // Actions
-	acConnect = iota + 1
-	acWrite
-	acClose
-	acGranted
-	acRefused
-	acDone
-	acFailed
-	acAnswered
-	acOver
-	acNote
-	acLeader
+	none      = math.MaxUint64 // Instead of a time: no limit, or no time at all.
+	malformed = math.MaxUint32
 )
 
 // compiled is the engine's code, once for the process. Each client has an instance, which is small.
@@ -104,13 +64,13 @@ func newEngine(url, name string, limits [3]time.Duration) (*engine, error) {
 	if version := e.call(function("rlock_version")); version != formVersion {
 		return nil, fmt.Errorf("rlock: rlock_engine.wasm is of version %d, it must be %d", version, formVersion)
 	}
-	e.event.u32(formVersion).text(url).text(name).text("rlock-go").text(Version)
-	for _, limit := range limits {
-		e.event.u64(millisOr(limit, none))
+	var times [3]uint64
+	for i, limit := range limits {
+		times[i] = millisOr(limit, none)
 	}
 	seed := make([]byte, 32)
 	rand.Read(seed)
-	e.event = append(e.event, seed...)
+	e.event.configuration(formVersion, url, name, "rlock-go", Version, times[0], times[1], times[2], seed)
 	e.passInput()
 	if wrong := e.call(e.openMachine); wrong != 0 {
 		text := string(e.result(wrong))
@@ -173,11 +133,8 @@ func (w *writer) flag(is bool) *writer {
 	return w.u8(0)
 }
 
-func (w *writer) bytes(b []byte) *writer {
-	w.u32(uint32(len(b)))
-	*w = append(*w, b...)
-	return w
-}
+func (w *writer) raw(b []byte) *writer   { *w = append(*w, b...); return w }
+func (w *writer) bytes(b []byte) *writer { return w.u32(uint32(len(b))).raw(b) }
 
 func (w *writer) text(s string) *writer {
 	w.u32(uint32(len(s)))
@@ -207,8 +164,20 @@ func (r *reader) u16() uint16 { return binary.LittleEndian.Uint16(r.take(2)) }
 func (r *reader) u32() uint32 { return binary.LittleEndian.Uint32(r.take(4)) }
 func (r *reader) u64() uint64 { return binary.LittleEndian.Uint64(r.take(8)) }
 
+func (r *reader) flag() bool { return r.u8() == 1 }
+
 func (r *reader) bytes() []byte { return r.take(int(r.u32())) }
 func (r *reader) text() string  { return string(r.bytes()) }
+
+func (r *reader) fences() map[string]uint64 {
+	count := r.u32()
+	fences := make(map[string]uint64, count)
+	for range count {
+		key := r.text()
+		fences[key] = r.u64()
+	}
+	return fences
+}
 
 // value decodes a value in a server's answer.
 func (r *reader) value() any {
@@ -235,59 +204,4 @@ func (r *reader) value() any {
 	default:
 		return errors.New(r.text())
 	}
-}
-
-// action is an action in an output. Its bytes are a part of the output.
-type action struct {
-	kind, how     uint8
-	number, guard uint64 // The number of a connection, a call or a guard.
-	port          uint16
-	bytes         []byte
-	text, code    string
-	fences        map[string]uint64
-	transient     bool
-	value         any
-	leader        *Leader
-	missed        bool
-}
-
-func (r *reader) action() action {
-	a := action{kind: r.u8()}
-	if a.kind != acNote {
-		a.number = r.u64()
-	}
-	switch a.kind {
-	case acConnect:
-		a.how, a.text, a.port = r.u8(), r.text(), r.u16()
-	case acWrite:
-		a.bytes = r.bytes()
-	case acClose, acRefused, acDone:
-	case acGranted:
-		a.guard, a.text = r.u64(), r.text()
-		count := r.u32()
-		a.fences = make(map[string]uint64, count)
-		for range count {
-			key := r.text()
-			a.fences[key] = r.u64()
-		}
-	case acFailed:
-		a.code, a.text, a.transient = r.text(), r.text(), r.u8() == 1
-	case acAnswered:
-		a.value = r.value()
-	case acOver:
-		a.how = r.u8()
-	case acNote:
-		a.how, a.text = r.u8(), r.text()
-	case acLeader:
-		leads := r.u8() == 1
-		leader := &Leader{Proclaimed: Proclaimed{r.u64(), r.text()}, Owner: r.text()}
-		leader.TimeLeft = time.Duration(min(r.u64(), math.MaxInt64/uint64(time.Millisecond))) * time.Millisecond
-		if leads {
-			a.leader = leader
-		}
-		a.missed = r.u8() == 1
-	default:
-		panic(fmt.Sprintf("rlock: unknown action %d", a.kind))
-	}
-	return a
 }

@@ -63,7 +63,11 @@ var (
 	ErrClosed        = &Error{Code: "Closed", Message: "the client has been closed"}
 )
 
-var losses = []string{"its lease ended", "the server ended it", "it was released"}
+var losses = [...]string{
+	endingLeaseEnded:    "its lease ended",
+	endingEndedByServer: "the server ended it",
+	endingReleased:      "it was released",
+}
 
 func outOfRange(format string, arguments ...any) error {
 	return &Error{Code: "OutOfRange", Message: fmt.Sprintf(format, arguments...)}
@@ -88,13 +92,11 @@ func millisOr(d time.Duration, otherwise uint64) uint64 {
 type Option func(*terms)
 
 type terms struct {
-	err                     error
-	wait, maxHold, bound    uint64
-	lease                   uint64
-	renew, isShared, ignore bool
-	permits, limit          uint32
-	replicas                uint16
-	activity                uint64
+	err              error
+	wait, activity   uint64
+	form             termsForm
+	isShared, ignore bool
+	permits, limit   uint32
 }
 
 func (t *terms) millis(name string, d time.Duration, to *uint64) {
@@ -107,27 +109,29 @@ func (t *terms) millis(name string, d time.Duration, to *uint64) {
 
 // Lease sets how long others wait after this process has died: 3 ms to 30 days, and at most the server's limit. The client
 // renews it every third of this time. Default 30 s.
-func Lease(d time.Duration) Option { return func(t *terms) { t.millis("Lease", d, &t.lease) } }
+func Lease(d time.Duration) Option { return func(t *terms) { t.millis("Lease", d, &t.form.lease) } }
 
 // FixedLease sets a lease that is not renewed: the lock is lost when it ends.
 func FixedLease(d time.Duration) Option {
 	return func(t *terms) {
-		t.millis("FixedLease", d, &t.lease)
-		t.renew = false
+		t.millis("FixedLease", d, &t.form.lease)
+		t.form.renewed = false
 	}
 }
 
 // MaxHold sets the longest time, counted from the grant, for which the lease is renewed. Then the lock is lost. Default: no
 // limit.
-func MaxHold(d time.Duration) Option { return func(t *terms) { t.millis("MaxHold", d, &t.maxHold) } }
+func MaxHold(d time.Duration) Option {
+	return func(t *terms) { t.millis("MaxHold", d, &t.form.maxHold) }
+}
 
 // Bound ends the hold this time after its connection. Default: the hold does not depend on its connection. One key only.
 func Bound(grace time.Duration) Option {
-	return func(t *terms) { t.millis("Bound", grace, &t.bound) }
+	return func(t *terms) { t.millis("Bound", grace, &t.form.bound) }
 }
 
 // Replicas sets how many replicas must acknowledge a grant and each renewal. Default 0. Not together with Bound.
-func Replicas(count uint16) Option { return func(t *terms) { t.replicas = count } }
+func Replicas(count uint16) Option { return func(t *terms) { t.form.replicas = count } }
 
 // Wait sets how long to wait; 0 is one try. Default: until the context ends.
 func Wait(d time.Duration) Option { return func(t *terms) { t.millis("Wait", d, &t.wait) } }
@@ -184,7 +188,7 @@ func (c *Client) LockAll(ctx context.Context, keys []string, options ...Option) 
 // acquire also publishes a value, if there is one.
 func (c *Client) acquire(ctx context.Context, keys []string, value *string, options []Option) (*Hold, error) {
 	require(ctx)
-	t := terms{wait: none, maxHold: none, bound: none, lease: 30_000, renew: true}
+	t := terms{wait: none, form: termsForm{maxHold: none, bound: none, lease: 30_000, renewed: true}}
 	for _, option := range options {
 		option(&t)
 	}
@@ -194,33 +198,33 @@ func (c *Client) acquire(ctx context.Context, keys []string, value *string, opti
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	mode, permits := uint8(0), uint32(1)
+	mode := modeForm{mode: accessExclusive, permits: 1, limit: t.limit}
 	switch {
 	case value != nil && (t.limit > 0 || t.isShared):
 		return nil, outOfRange("Shared and Permits cannot be used for a campaign")
 	case t.limit > 0 && t.isShared:
 		return nil, outOfRange("Shared and Permits cannot be used together")
 	case t.limit > 0:
-		mode, permits = 2, t.permits
+		mode.mode, mode.permits = accessPermits, t.permits
 	case t.isShared:
-		mode = 1
+		mode.mode = accessShared
 	}
 	hold := &Hold{client: c, keys: append([]string(nil), keys...), ignore: t.ignore}
 	inner, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	hold.context, hold.cancel = &holdContext{inner, hold}, cancel
-	kind := uint8(evLock)
-	if value != nil {
-		kind = evCampaign
+	owner := ownerForm{owner: owningNew}
+	if t.activity != 0 {
+		owner = ownerForm{owner: owningActivity, activity: t.activity}
 	}
-	call, event, err := c.begin(kind, hold)
+	wanted := wantedForm{owner, hold.keys, mode}
+	call, event, err := c.begin(hold)
 	if err != nil {
 		return nil, err
 	}
-	event.flag(t.activity != 0).u64(t.activity).text("").list(hold.keys)
-	event.u8(mode).u32(permits).u32(t.limit).u64(t.wait)
-	event.u64(t.lease).flag(t.renew).u64(t.maxHold).u64(t.bound).u16(t.replicas)
-	if value != nil {
-		event.text(*value)
+	if value == nil {
+		event.lock(call.number, wanted, t.wait, t.form)
+	} else {
+		event.campaign(call.number, wanted, t.wait, t.form, *value)
 	}
 	ended, err := c.wait(ctx, call)
 	switch {
@@ -325,9 +329,9 @@ func (h *Hold) Check() error {
 	if lost := (*Error)(nil); errors.As(context.Cause(inner), &lost) {
 		return lost
 	}
-	why := losses[0]
+	why := losses[endingLeaseEnded]
 	if h.isReleased.Load() {
-		why = losses[2]
+		why = losses[endingReleased]
 	}
 	return &Error{Code: "Lost", Message: h.text() + ": the lock was lost: " + why}
 }
@@ -350,12 +354,12 @@ func (h *Hold) release(ctx context.Context, least uint64) error {
 		return nil
 	}
 	c := h.client
-	call, event, err := c.begin(evRelease, nil)
+	call, event, err := c.begin(nil)
 	if err != nil {
 		return err
 	}
 	delete(c.holds, h.number)
-	event.u64(h.number).u64(least)
+	event.release(call.number, h.number, least)
 	c.handle()
 	defer h.cancel(context.Canceled)
 	select {
@@ -374,13 +378,13 @@ func (h *Hold) Extend(ctx context.Context, lease time.Duration) error {
 	if lease < 0 || lease > math.MaxInt64-time.Second {
 		return outOfRange("lease is %v, it is out of its range", lease)
 	}
-	_, err := h.change(ctx, evExtend, millisOr(lease, 0))
+	_, err := h.change(ctx, func(event *writer, call uint64) { event.extend(call, h.number, millisOr(lease, 0)) })
 	return err
 }
 
 // Downgrade makes an exclusive hold shared.
 func (h *Hold) Downgrade(ctx context.Context) error {
-	_, err := h.change(ctx, evDowngrade)
+	_, err := h.change(ctx, func(event *writer, call uint64) { event.downgrade(call, h.number) })
 	return err
 }
 
@@ -394,22 +398,19 @@ func (h *Hold) Upgrade(ctx context.Context, options ...Option) error {
 	if t.err != nil {
 		return t.err
 	}
-	ended, err := h.change(ctx, evUpgrade, t.wait)
+	ended, err := h.change(ctx, func(event *writer, call uint64) { event.upgrade(call, h.number, t.wait) })
 	if err == nil && ended.kind == acRefused {
 		err = &Error{Code: "NotAcquired", Message: h.text() + ": others still share it"}
 	}
 	return err
 }
 
-func (h *Hold) change(ctx context.Context, kind uint8, fields ...uint64) (action, error) {
+func (h *Hold) change(ctx context.Context, write func(event *writer, call uint64)) (action, error) {
 	require(ctx)
-	call, event, err := h.client.begin(kind, h)
+	call, event, err := h.client.begin(h)
 	if err != nil {
 		return action{}, err
 	}
-	event.u64(h.number)
-	for _, field := range fields {
-		event.u64(field)
-	}
+	write(event, call.number)
 	return h.client.wait(ctx, call)
 }

@@ -1,11 +1,11 @@
 'use strict';
-// The engine of rlock's clients, in WebAssembly, and the encoding of its events and actions: docs/embedding.md.
+// The engine of rlock's clients, in WebAssembly, and what its events and actions are made of: docs/embedding.md.
 
 const { openSync, readFileSync, readSync } = require('node:fs');
 const { join } = require('node:path');
 const { randomBytes } = require('node:crypto');
+const { VERSION, configuration, read } = require('./format.cjs');
 
-const VERSION = 1;
 /** Instead of a time: no limit, or no time at all. */
 const NONE = Infinity;
 
@@ -58,12 +58,22 @@ class Writer {
     return this;
   }
 
-  bytes(value) {
-    const bytes = typeof value === 'string' ? Buffer.from(value) : value;
-    this.u32(bytes.length);
+  flag(is) {
+    return this.u8(is ? 1 : 0);
+  }
+
+  raw(bytes) {
     const at = this.#reserve(bytes.length);
     this.buffer.set(bytes, at);
     return this;
+  }
+
+  bytes(bytes) {
+    return this.u32(bytes.length).raw(bytes);
+  }
+
+  text(value) {
+    return this.bytes(Buffer.from(value));
   }
 
   list(values) {
@@ -104,6 +114,10 @@ class Reader {
     return this.buffer.readBigUInt64LE(this.at - 8);
   }
 
+  flag() {
+    return this.u8() === 1;
+  }
+
   bytes() {
     const length = this.u32();
     this.at += length;
@@ -118,6 +132,18 @@ class Reader {
     return Array.from({ length: this.u32() }, read);
   }
 
+  /** Each key with its fence. */
+  fences() {
+    return this.times(() => [this.bytes(), this.big()]);
+  }
+
+  /** The fields of a group are there in any case. */
+  optional(read) {
+    const isThere = this.flag();
+    const group = read();
+    return isThere ? group : null;
+  }
+
   /** A value in a server's answer. */
   value() {
     const value = () => this.value();
@@ -130,37 +156,13 @@ class Reader {
       default: return new Error(this.text());
     }
   }
-
-  action() {
-    const kind = this.u8();
-    switch (kind) {
-      case 1: return { kind, connection: this.u64(), how: this.u8(), host: this.text(), port: this.u16() };
-      case 2: return { kind, connection: this.u64(), bytes: this.bytes() };
-      case 3: return { kind, connection: this.u64() };
-      case 4: return {
-        kind, call: this.u64(), guard: this.u64(), owner: this.text(),
-        fences: this.times(() => [this.bytes(), this.big()]),
-      };
-      case 5: case 6: return { kind, call: this.u64() };
-      case 7: return { kind, call: this.u64(), code: this.text(), text: this.text(), transient: this.u8() === 1 };
-      case 8: return { kind, call: this.u64(), value: this.value() };
-      case 9: return { kind, guard: this.u64(), why: this.u8() };
-      case 10: return { kind, level: this.u8(), text: this.text() };
-      case 11: {
-        const [call, leads] = [this.u64(), this.u8() === 1];
-        const leader = { fence: this.big(), value: this.bytes(), owner: this.text(), timeLeft: this.u64() };
-        return { kind, call, leader: leads ? leader : null, missed: this.u8() === 1 };
-      }
-      default: throw new Error(`rlock: unknown action ${kind}`);
-    }
-  }
 }
 
 const forms = {
-  /** Encodes an event from its fields, each with its name, type and value. */
-  write(fields) {
+  /** Encodes an event, with the functions of `format.cjs`. */
+  write(event, ...fields) {
     const writer = new Writer();
-    for (const [, type, value] of fields) writer[type](value ?? NONE);
+    event(writer, ...fields);
     return writer.buffer.subarray(0, writer.length);
   },
 
@@ -169,7 +171,7 @@ const forms = {
     const reader = new Reader(output);
     const deadline = reader.big();
     const actions = [];
-    while (reader.at < output.length) actions.push(reader.action());
+    while (reader.at < output.length) actions.push(read(reader));
     return { actions, deadline };
   },
 };
@@ -230,15 +232,13 @@ class Clock {
 
 /** The engine of one client. It makes the decisions, and `rlock.cjs` carries out its actions. */
 class Engine {
-  constructor({ url, name, library, version, limits }) {
+  constructor(settings) {
     compiled ??= new WebAssembly.Module(readFileSync(join(__dirname, 'rlock_engine.wasm')));
     this.exports = new WebAssembly.Instance(compiled).exports;
     if (this.exports.rlock_version() !== VERSION) throw new Error('rlock: rlock_engine.wasm is of another version');
     this.clock = (Clock.shared ??= new Clock());
     this.writer = new Writer();
-    const begin = this.writer.u32(VERSION).bytes(url).bytes(name).bytes(library).bytes(version);
-    for (const limit of limits) begin.u64(limit ?? NONE);
-    for (const byte of randomBytes(32)) begin.u8(byte);
+    configuration(this.writer, { version: VERSION, ...settings, seed: randomBytes(32) });
     this.#passInput();
     const wrong = this.exports.rlock_open();
     if (wrong) throw new RangeError(this.#output(wrong).toString());
@@ -256,10 +256,13 @@ class Engine {
     return Buffer.from(Buffer.from(this.exports.memory.buffer, this.exports.rlock_output(), length));
   }
 
-  /** Passes the event that `write` writes. Returns the actions, and the next deadline in nanoseconds of the clock. */
-  handle(kind, write) {
-    this.writer.u8(kind);
-    write?.(this.writer);
+  /**
+   * Passes an event: `write` is its function in `format.cjs`, and the rest what that takes. Returns the actions, and the next
+   * deadline in nanoseconds of the clock.
+   */
+  handle(write, first, second) {
+    write(this.writer, first, second);
+    const kind = this.writer.buffer[0];
     this.#passInput();
     const length = this.exports.rlock_handle(this.clock.now());
     if (length === -1) throw new Error(`rlock: event ${kind} is malformed`);

@@ -7,23 +7,19 @@ const net = require('node:net');
 const tls = require('node:tls');
 const { inspect } = require('node:util');
 const { Engine, NONE } = require('./engine.cjs');
+const { access, action, ending, event, fault, level, owning, transport } = require('./format.cjs');
 const { version } = require('./package.json');
 
-const event = {
-  connect: 1, lock: 2, release: 3, upgrade: 4, extend: 5, downgrade: 6, question: 7, abandon: 8, metrics: 9,
-  opened: 10, received: 11, ended: 12, flush: 13, leaveAll: 14, closed: 15, tick: 16, leave: 17, untaken: 18,
-  campaign: 19, proclaim: 20, observe: 21, leader: 22,
-};
-const action = {
-  connect: 1, write: 2, close: 3, granted: 4, refused: 5, done: 6, failed: 7, answered: 8, over: 9, note: 10,
-  leader: 11,
-};
 /** The log of a client without the option `log`. */
-const warn = (level, text) => {
-  if (level === 'warn') process.emitWarning(text, 'RlockWarning');
+const warn = (importance, text) => {
+  if (importance === 'warn') process.emitWarning(text, 'RlockWarning');
 };
-const levels = ['debug', 'info', 'warn'];
-const losses = ['its lease ended', 'the server ended it', 'it was released'];
+const levels = { [level.debug]: 'debug', [level.information]: 'info', [level.warning]: 'warn' };
+const losses = {
+  [ending.leaseEnded]: 'its lease ended',
+  [ending.endedByServer]: 'the server ended it',
+  [ending.released]: 'it was released',
+};
 /** The longest time of an option, in milliseconds: 30 days. */
 const TIME_MAX = 30 * 24 * 3600 * 1000;
 /** The longest time of a timer in Node, in milliseconds. */
@@ -92,25 +88,26 @@ class Client {
     const { name = '', responseTimeout, retryTimeout, replicationTimeout } = options;
     this.#tls = options.tls ?? {};
     this.#log = options.log ?? warn;
-    const limits = Object.entries({ responseTimeout, retryTimeout, replicationTimeout });
     this.#engine = new Engine({
-      url, name, library: 'rlock-node', version,
-      limits: limits.map(([name, value]) => millis(name, value, ABSENT)),
+      url, name, library: 'rlock-node', libraryVersion: version,
+      response: millis('responseTimeout', responseTimeout, ABSENT),
+      retry: millis('retryTimeout', retryTimeout, ABSENT),
+      replication: millis('replicationTimeout', replicationTimeout, ABSENT),
     });
   }
 
-  lock(key, options) { return this.#lock([key], 0, options); }
-  tryLock(key, options) { return this.#try([key], 0, options); }
-  lockAll(keys, options) { return this.#lock(keys, 0, options); }
-  tryLockAll(keys, options) { return this.#try(keys, 0, options); }
-  read(key, options) { return this.#lock([key], 1, options); }
-  tryRead(key, options) { return this.#try([key], 1, options); }
-  acquire(key, limit, options) { return this.#lock([key], 2, { ...options, limit }); }
-  tryAcquire(key, limit, options) { return this.#try([key], 2, { ...options, limit }); }
+  lock(key, options) { return this.#lock([key], access.exclusive, options); }
+  tryLock(key, options) { return this.#try([key], access.exclusive, options); }
+  lockAll(keys, options) { return this.#lock(keys, access.exclusive, options); }
+  tryLockAll(keys, options) { return this.#try(keys, access.exclusive, options); }
+  read(key, options) { return this.#lock([key], access.shared, options); }
+  tryRead(key, options) { return this.#try([key], access.shared, options); }
+  acquire(key, limit, options) { return this.#lock([key], access.permits, { ...options, limit }); }
+  tryAcquire(key, limit, options) { return this.#try([key], access.permits, { ...options, limit }); }
 
   async using(keys, options, work = options) {
     if (typeof work !== 'function') throw new TypeError('work must be a function');
-    const guard = await this.#lock([].concat(keys), 0, options === work ? {} : options);
+    const guard = await this.#lock([].concat(keys), access.exclusive, options === work ? {} : options);
     let result;
     try {
       result = await work(guard.signal, guard);
@@ -129,12 +126,12 @@ class Client {
 
   async connect(options) { await this.#call(event.connect, undefined, options); }
 
-  async info(key) { return this.#ask(key, ['RLOCK.INFO', keyBytes(key)]); }
-  async force(key) { return this.#ask(key, ['RLOCK.FORCE', keyBytes(key)], true); }
+  async info(key) { return this.#ask('RLOCK.INFO', keyBytes(key)); }
+  async force(key) { return this.#ask('RLOCK.FORCE', keyBytes(key), true); }
 
-  async #ask(key, words, changes = false) {
-    const [answer] = await this.#call(event.question, it =>
-      it.bytes(keyBytes(key)).list(words).u8(changes ? 1 : 0).u64(NONE));
+  async #ask(word, key, changes = false) {
+    const words = [Buffer.from(word), key];
+    const [answer] = await this.#call(event.question, { key, words, changes, limit: NONE });
     if (answer instanceof Error) throw new RlockError('Refused', answer.message);
     return answer;
   }
@@ -170,19 +167,18 @@ class Client {
   #granted(keys, mode, options = {}, value = undefined) {
     const { lease = 30_000, renew = true, activity, signal } = options;
     keys = keys.map(keyBytes);
-    const limit = mode === 2 ? count('limit', options.limit, 1, PERMITS_MAX) : 0;
-    const permits = mode === 2 ? count('permits', options.permits ?? 1, 1, PERMITS_MAX) : 1;
+    const limit = mode === access.permits ? count('limit', options.limit, 1, PERMITS_MAX) : 0;
+    const permits = mode === access.permits ? count('permits', options.permits ?? 1, 1, PERMITS_MAX) : 1;
     const replicas = count('replicas', options.replicas ?? 0, 0, 2 ** 16 - 1);
     const wait = millis('wait', options.wait, ENDLESS);
-    const [leaseMs, maxHold, bound] = [
-      millis('lease', lease), millis('maxHold', options.maxHold, ENDLESS), millis('bound', options.bound, ABSENT),
-    ];
-    const write = it => it
-      .u8(activity ? 1 : 0).u64(activity?.number ?? 0).bytes('').list(keys)
-      .u8(mode).u32(permits).u32(limit).u64(wait)
-      .u64(leaseMs).u8(renew ? 1 : 0).u64(maxHold).u64(bound).u16(replicas);
-    if (value === undefined) return this.#call(event.lock, write, { signal, keys });
-    return this.#call(event.campaign, it => write(it).bytes(value), { signal, keys, type: Leadership });
+    const fields = {
+      owner: activity ? owning.activity : owning.new, activity: activity?.number ?? 0, name: '', keys,
+      mode, permits, limit, wait,
+      lease: millis('lease', lease), renewed: renew, maxHold: millis('maxHold', options.maxHold, ENDLESS),
+      bound: millis('bound', options.bound, ABSENT), replicas, value,
+    };
+    if (value === undefined) return this.#call(event.lock, fields, { signal, keys });
+    return this.#call(event.campaign, fields, { signal, keys, type: Leadership });
   }
 
   #observe(key, signal) {
@@ -195,7 +191,7 @@ class Client {
       },
       ended: () => {
         signal?.removeEventListener('abort', abort);
-        if (this.#observers.delete(call)) this.#handle(event.abandon, it => it.u64(call));
+        if (this.#observers.delete(call)) this.#handle(event.abandon, { call });
       },
     });
     if (signal?.aborted) abort();
@@ -203,20 +199,20 @@ class Client {
     else {
       listen(signal, abort);
       this.#observers.set(call, changes);
-      this.#handle(event.observe, it => it.u64(call).bytes(key));
+      this.#handle(event.observe, call, { key });
     }
     return changes;
   }
 
   /** Begins a call. The engine or the signal settles its promise. */
-  #call(kind, write, { signal, ...about } = {}, isLast = false) {
+  #call(write, fields, { signal, ...about } = {}, isLast = false) {
     if (this.#isClosed && !isLast) return Promise.reject(closed());
     if (signal?.aborted) return Promise.reject(signal.reason);
     const call = ++this.#last;
     return new Promise((resolve, reject) => {
       const abort = () => {
         this.#calls.delete(call);
-        this.#handle(event.abandon, it => it.u64(call));
+        this.#handle(event.abandon, { call });
         reject(signal.reason);
       };
       const end = settle => value => {
@@ -225,15 +221,12 @@ class Client {
       };
       this.#calls.set(call, { ...about, resolve: end(resolve), reject: end(reject) });
       listen(signal, abort);
-      this.#handle(kind, it => {
-        it.u64(call);
-        write?.(it);
-      });
+      this.#handle(write, call, fields);
     });
   }
 
-  #handle(kind, write) {
-    const { actions, deadline } = this.#engine.handle(kind, write);
+  #handle(write, first, second) {
+    const { actions, deadline } = this.#engine.handle(write, first, second);
     // Bytes are written first: a caller that gets its result may call again at once, and the new request must come later.
     const reports = actions.filter(it => !this.#carryOut(it));
     this.#wakeAt(deadline);
@@ -255,30 +248,28 @@ class Client {
   }
 
   #connect({ connection, how, host, port }) {
-    const secure = how === 1 || how === 2;
+    const secure = how === transport.tls || how === transport.insecure;
     const socket = secure
       ? tls.connect({
-        host, port, servername: net.isIP(host) ? undefined : host, ...this.#tls, ...(how === 2 && { rejectUnauthorized: false }),
+        host, port, servername: net.isIP(host) ? undefined : host, ...this.#tls,
+        ...(how === transport.insecure && { rejectUnauthorized: false }),
       })
-      : net.connect(how === 3 ? { path: host } : { host, port });
+      : net.connect(how === transport.unix ? { path: host } : { host, port });
     this.#sockets.set(connection, socket);
-    const notify = (kind, write) => {
+    const notify = (write, fields) => {
       if (this.#sockets.get(connection) !== socket) return;
-      if (kind === event.ended) this.#sockets.delete(connection);
-      this.#handle(kind, it => {
-        it.u64(connection);
-        write?.(it);
-      });
+      if (write === event.ended) this.#sockets.delete(connection);
+      this.#handle(write, fields);
     };
-    const ended = (kind, text) => notify(event.ended, it => it.u8(kind).bytes(text));
+    const ended = (failure, text) => notify(event.ended, { connection, failure, text });
     socket.setNoDelay(true);
-    socket.once(secure ? 'secureConnect' : 'connect', () => notify(event.opened));
-    socket.on('data', bytes => notify(event.received, it => it.bytes(bytes)));
+    socket.once(secure ? 'secureConnect' : 'connect', () => notify(event.opened, { connection }));
+    socket.on('data', bytes => notify(event.received, { connection, bytes }));
     socket.on('error', error => {
       const isCertificate = /CERT|SELF_SIGNED|ALTNAME|UNABLE_TO/.test(error.code ?? '');
-      ended(isCertificate ? 3 : 0, `${host}:${port}: ${error.message}`);
+      ended(isCertificate ? fault.certificate : fault.io, `${host}:${port}: ${error.message}`);
     });
-    socket.on('close', () => ended(0, `${host}:${port}: the connection was closed`));
+    socket.on('close', () => ended(fault.io, `${host}:${port}: the connection was closed`));
   }
 
   #report(it) {
@@ -301,11 +292,11 @@ class Client {
     switch (it.kind) {
       case action.granted:
         if (call) call.resolve(this.#guard(it, call));
-        else this.#handle(event.untaken, writer => writer.u64(it.guard));
+        else this.#handle(event.untaken, { guard: it.guard });
         break;
       case action.refused: call?.resolve(null); break;
       case action.done: call?.resolve(); break;
-      case action.answered: call?.resolve(it.value); break;
+      case action.answered: call?.resolve(it.answers); break;
       case action.leader: call?.resolve(it.leader); break;
       default: call?.reject(new RlockError(it.code, it.text, it));
     }
@@ -320,22 +311,19 @@ class Client {
 
   /** The operations of the client that guards and elections use. */
   #operations = {
-    campaign: (key, value, options) => this.#granted([key], 0, options, bytesOf('value', value)),
-    leader: (key, options) => this.#call(event.leader, it => it.bytes(key), options),
+    campaign: (key, value, options) => this.#granted([key], access.exclusive, options, bytesOf('value', value)),
+    leader: (key, options) => this.#call(event.leader, { key }, options),
     observe: (key, signal) => this.#observe(key, signal),
-    proclaim: (guard, value) => {
-      const bytes = bytesOf('value', value);
-      return this.#call(event.proclaim, it => it.u64(guard).bytes(bytes));
-    },
+    proclaim: (guard, value) => this.#call(event.proclaim, { guard, value: bytesOf('value', value) }),
     remaining: guard => this.#engine.remaining(guard),
     release: (guard, least = NONE) => {
       this.#guards.delete(guard);
-      return this.#call(event.release, it => it.u64(guard).u64(least), {}, true);
+      return this.#call(event.release, { guard, least }, {}, true);
     },
-    extend: (guard, lease) => this.#call(event.extend, it => it.u64(guard).u64(lease)),
-    downgrade: guard => this.#call(event.downgrade, it => it.u64(guard)),
+    extend: (guard, lease) => this.#call(event.extend, { guard, lease }),
+    downgrade: guard => this.#call(event.downgrade, { guard }),
     upgrade: (guard, number, wait, options) =>
-      this.#call(event.upgrade, it => it.u64(number).u64(wait), { ...options, guard }),
+      this.#call(event.upgrade, { guard: number, wait }, { ...options, guard }),
   };
 
   #wakeAt(deadline) {
@@ -397,7 +385,7 @@ class Guard {
 
   check() {
     if (this.isValid) return;
-    throw this.#loss ?? new RlockError('Lost', `${this.keys.join(', ')}: the lock was lost: ${losses[this.#release ? 2 : 0]}`);
+    throw this.#loss ?? new RlockError('Lost', `${this.keys.join(', ')}: the lock was lost: ${losses[this.#release ? ending.released : ending.leaseEnded]}`);
   }
 
   release() { return (this.#release ??= this.#operations.release(this.#number)); }

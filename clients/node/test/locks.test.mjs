@@ -236,18 +236,27 @@ test('import and require load the same package, and it is typed', async () => {
 });
 
 test('events are encoded and actions are decoded as recorded', async () => {
-  const { forms } = createRequire(import.meta.url)('../engine.cjs');
-  const names = ['connect', 'write', 'close', 'granted', 'refused', 'done', 'failed', 'answered', 'over', 'note', 'leader'];
+  const require = createRequire(import.meta.url);
+  const [{ NONE, forms }, { action, event: events }] = [require('../engine.cjs'), require('../format.cjs')];
+  const names = Object.fromEntries(Object.entries(action).map(([name, kind]) => [kind, name]));
+  const bytes = value => (typeof value === 'string' ? Buffer.from(value) : value ?? NONE);
+  const camel = name => name.replace(/ (.)/g, (_, letter) => letter.toUpperCase());
+  const encoded = fields => {
+    const values = fields.map(([name, , value]) => [camel(name), Array.isArray(value) ? value.map(bytes) : bytes(value)]);
+    const { kind, ...it } = Object.fromEntries(values);
+    const write = Object.values(events)[kind - 1];
+    return forms.write(write, ...('call' in it && write !== events.abandon ? [it.call, it] : [it])).toString('hex');
+  };
   const record = JSON.parse(await readFile(process.env.RLOCK_RUN
     ?? new URL('../../../crates/rlock-embed/tests/host/run.json', import.meta.url)));
   for (const { fields, event, output, actions, deadline } of record.steps) {
-    assert.equal(forms.write(fields).toString('hex'), event);
+    assert.equal(encoded(fields), event);
     const read = forms.read(Buffer.from(output, 'hex'));
     assert.equal(read.actions.length, actions.length);
     assert.equal(read.deadline, deadline === null ? 2n ** 64n - 1n : BigInt(deadline));
     for (const [index, shown] of actions.entries()) {
       const it = read.actions[index];
-      const name = names[it.kind - 1];
+      const name = names[it.kind];
       if (name === 'leader') {
         const leader = it.leader && [Number(it.leader.fence), it.leader.value.toString(), it.leader.owner];
         assert.deepEqual([it.call, leader, it.missed], [shown.call, shown.leader?.slice(0, 3) ?? null, shown.missed]);

@@ -20,7 +20,7 @@ from typing import (
 )
 
 from . import _errors as errors
-from . import _wire as wire
+from . import _format as wire
 from ._host import ABSENT, ENDLESS, Activity, Call, Hold, Host, Key, Settings, log, millis, named
 
 L = TypeVar("L", bound="LockBase")
@@ -28,6 +28,7 @@ E = TypeVar("E")
 Value = Union[str, bytes]
 T = TypeVar("T")
 PERMITS_MAX = 1_000_000  # Per semaphore.
+_NEW = wire.owner(wire.OWNING_NEW, 0, "")
 
 
 def key_bytes(key: Union[Key, Value], name: str = "key") -> bytes:
@@ -45,10 +46,10 @@ class Terms(NamedTuple):
     """The options of a lock, most of them already encoded for the event."""
 
     keys: List[bytes]
-    event: bytes
-    rest: bytes
+    wanted: bytes
+    hold: bytes
     wait: Optional[float]
-    least: bytes
+    least: int
     on_loss: Optional[Callable[[errors.Lost], Any]]
     raise_lost: bool
     thread_local: bool
@@ -72,9 +73,10 @@ def _parts(
     count("permits", permits, 1, PERMITS_MAX)
     count("limit", 1 if limit is None else limit, 1, PERMITS_MAX)
     count("replicas", replicas, 0, 2**16 - 1)
-    mode = bytes([1 if shared else 0 if limit is None else 2]) + wire.u32(permits) + wire.u32(limit or 0)
-    hold = wire.number(millis("max_hold", max_hold, ENDLESS)) + wire.number(millis("bound", bound, ABSENT))
-    return mode, wire.number(millis("lease", lease)) + bytes([renew]) + hold + wire.u16(replicas)
+    access = wire.ACCESS_EXCLUSIVE if limit is None else wire.ACCESS_PERMITS
+    mode = wire.mode(wire.ACCESS_SHARED if shared else access, permits, limit or 0)
+    times = millis("max_hold", max_hold, ENDLESS), millis("bound", bound, ABSENT)
+    return mode, wire.terms(millis("lease", lease), renew, *times, replicas)
 
 
 def documented(kind: Type[T]) -> Type[T]:
@@ -133,11 +135,11 @@ class ClientBase(Generic[L, E]):
         """A lock, which is not acquired yet. The README has a table of the options."""
         millis("wait", wait, ENDLESS)
         listed = [key_bytes(it) for it in ([keys] if isinstance(keys, (str, bytes)) else keys)]
-        mode, rest = _parts(shared, limit, permits, lease, renew, max_hold, bound, replicas)
-        owner = wire.head(1, activity.number) if activity else wire.head(0, 0)
-        event = owner + wire.u32(0) + wire.listed(listed) + mode
-        least = wire.number(millis("release_after", release_after, ABSENT))
-        return self._kind(self, Terms(listed, event, rest, wait, least, on_loss, raise_lost, thread_local))
+        mode, hold = _parts(shared, limit, permits, lease, renew, max_hold, bound, replicas)
+        owner = wire.owner(wire.OWNING_ACTIVITY, activity.number, "") if activity else _NEW
+        wanted = wire.wanted(owner, listed, mode)
+        least = millis("release_after", release_after, ABSENT)
+        return self._kind(self, Terms(listed, wanted, hold, wait, least, on_loss, raise_lost, thread_local))
 
     def election(self, key: Key, **terms: Any) -> E:
         """The right to lead at a key, and the current leader. ``terms`` are the options of each campaign: those of
@@ -150,7 +152,7 @@ class ClientBase(Generic[L, E]):
 
     async def connect(self) -> None:
         """Connects now instead of at the first lock, and raises an error if that fails."""
-        await self._host().call(Call(), wire.CONNECT)
+        await self._host().call(Call(), wire.connect)
 
     async def info(self, key: Key) -> Dict[str, Any]:
         """The server's description of a lock: the fields of ``RLOCK.INFO``."""
@@ -164,13 +166,13 @@ class ClientBase(Generic[L, E]):
 
     async def metrics(self) -> Dict[str, int]:
         """The counters of this client in this event loop."""
-        values = await self._host().call(Call(), wire.METRICS)
+        values = await self._host().call(Call(), wire.metrics)
         return dict(zip(("grants", "waits", "losses", "late_renewals", "reconnects"), values))
 
     async def _ask(self, word: str, key: Key, changes: bool = False) -> Any:
         name = key_bytes(key)
-        words = wire.listed([word.encode(), name]) + bytes([changes])
-        (answer,) = await self._host().call(Call(), wire.QUESTION, wire.data(name) + words + wire.number(wire.NONE))
+        words = [word.encode(), name]
+        (answer,) = await self._host().call(Call(), wire.question, name, words, changes, wire.NONE)
         if isinstance(answer, Exception):
             raise errors.of("Refused", str(answer), False)
         return answer
@@ -237,13 +239,13 @@ class LockBase:
         terms, call = self._terms, None  # type: Terms, Optional[Call]
         # As in `threading.Lock`, -1 means no limit.
         wait = terms.wait if timeout is None else None if timeout == -1 else timeout
-        event = terms.event + wire.number(millis("timeout", wait, ENDLESS) if blocking else 0) + terms.rest
+        fields = terms.wanted, millis("timeout", wait, ENDLESS) if blocking else 0, terms.hold
         host, call = self._client._host(), Call(terms.keys, terms.on_loss)
         try:
             if terms.value is None:
-                hold = await host.call(call, wire.LOCK, event)
+                hold = await host.call(call, wire.lock, *fields)
             else:
-                hold = await host.call(call, wire.CAMPAIGN, event + wire.data(terms.value))
+                hold = await host.call(call, wire.campaign, *fields, terms.value)
             if hold:
                 self._push(hold)
             return bool(hold)
@@ -262,7 +264,7 @@ class LockBase:
         if hold.host.is_foreign:
             return
         try:
-            await hold.host.call(Call(hold.keys), wire.RELEASE, wire.number(hold.number) + self._terms.least)
+            await hold.host.call(Call(hold.keys), wire.release, hold.number, self._terms.least)
         except errors.Lost:
             if self._terms.raise_lost:
                 raise
@@ -278,23 +280,23 @@ class LockBase:
 
     async def extend(self, lease: float) -> bool:
         """Sets the lease to at least this many seconds from now."""
-        await self._change(wire.EXTEND, wire.number(millis("lease", lease)))
+        await self._change(wire.extend, millis("lease", lease))
         return True
 
     async def downgrade(self) -> None:
         """Turns an exclusive hold into a shared one."""
-        await self._change(wire.DOWNGRADE)
+        await self._change(wire.downgrade)
 
     async def upgrade(self, wait: Optional[float] = None) -> bool:
         """Turns a shared hold into an exclusive one. False if that fails within ``wait`` seconds; the hold is then
         still shared."""
-        return bool(await self._change(wire.UPGRADE, wire.number(millis("wait", wait, ENDLESS)), True))
+        return bool(await self._change(wire.upgrade, millis("wait", wait, ENDLESS), is_granted=True))
 
-    async def _change(self, kind: int, fields: bytes = b"", is_granted: bool = False) -> Any:
+    async def _change(self, event: Callable[..., bytes], *fields: Any, is_granted: bool = False) -> Any:
         hold = self._hold
         hold.check()
         call = Call(hold.keys, None, hold if is_granted else None)
-        return await hold.host.call(call, kind, wire.number(hold.number) + fields)
+        return await hold.host.call(call, event, hold.number, *fields)
 
     async def _enter(self) -> None:
         if not await LockBase.acquire(self):

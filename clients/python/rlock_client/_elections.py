@@ -7,7 +7,7 @@ import threading
 from typing import Any, Deque, Dict, Generic, NamedTuple, Optional, Tuple, Type, TypeVar, Union
 
 from . import _errors as errors
-from . import _wire as wire
+from . import _format as wire
 from ._base import ClientBase, LockBase, Value, key_bytes
 from ._host import Call, Host, Key
 
@@ -115,7 +115,7 @@ class LeadershipBase(LockBase):
     async def proclaim(self, value: Value) -> None:
         """Publishes another value, which observers receive under the same fence. Raises `Lost`; `OutOfRange` for more
         than 1024 bytes; or `Unavailable`, after which either value may be published."""
-        await self._change(wire.PROCLAIM, wire.data(key_bytes(value, "value")))
+        await self._change(wire.proclaim, key_bytes(value, "value"))
 
     async def resign(self) -> None:
         """Ends the leadership: the same as ``release``."""
@@ -144,5 +144,5 @@ class ElectionBase(Generic[M]):
 
     async def leader(self) -> Optional[Leader]:
         """The leader at the moment of the request; ``None`` if nobody leads. It may have changed since."""
-        leader = await self._client._host().call(Call([self._key]), wire.LEADER, wire.data(self._key))
+        leader = await self._client._host().call(Call([self._key]), wire.leader, self._key)
         return leader and Leader(*leader)

@@ -11,18 +11,34 @@ import selectors
 import socket
 import ssl
 import threading
+import time
 import weakref
 from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Set, SupportsFloat, Union
 
 from . import _errors as errors
-from . import _wire as wire
-from ._engine import VERSION, Engine, __version__
+from . import _format as wire
+from ._engine import Engine, __version__, read
 
 log = logging.getLogger("rlock_client")
 Key = Union[str, bytes]
-_LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING)
-_LOSSES = ("its lease ended", "the server ended it", "it was released")
+_LEVELS = {
+    wire.LEVEL_DEBUG: logging.DEBUG,
+    wire.LEVEL_INFORMATION: logging.INFO,
+    wire.LEVEL_WARNING: logging.WARNING,
+}
+_LOSSES = {
+    wire.ENDING_LEASE_ENDED: "its lease ended",
+    wire.ENDING_ENDED_BY_SERVER: "the server ended it",
+    wire.ENDING_RELEASED: "it was released",
+}
 _BLOCKED = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+# On Linux this clock also runs while the machine is suspended.
+_clock = getattr(time, "CLOCK_BOOTTIME", None)
+
+
+def now() -> int:
+    return time.monotonic_ns() if _clock is None else time.clock_gettime_ns(_clock)
 
 
 ABSENT, ENDLESS = (None,), (None, math.inf)
@@ -45,24 +61,24 @@ class Settings:
     """The settings of a client, for each of its hosts."""
 
     def __init__(self, url: str, name: str, tls: Optional[ssl.SSLContext], **timeouts: Optional[float]) -> None:
-        fields = [wire.text(it) for it in (url, name, "rlock-python", __version__)]
-        limits = [wire.number(millis(name, timeout, ABSENT)) for name, timeout in timeouts.items()]
-        self.begin, self.tls = wire.u32(VERSION) + b"".join(fields + limits), tls
+        response, retry, replication = [millis(name, timeout, ABSENT) for name, timeout in timeouts.items()]
+        begin = functools.partial(wire.configuration, wire.VERSION, url, name, "rlock-python", __version__)
+        self.configuration, self.tls = functools.partial(begin, response, retry, replication), tls
         self.engine()  # Raises an error now if the settings are invalid.
 
     def engine(self) -> Engine:
         try:
-            return Engine(self.begin + secrets.token_bytes(32))
+            return Engine(self.configuration(secrets.token_bytes(32)))
         except ValueError as error:
             raise errors.OutOfRange(str(error)) from None
 
     def context(self, how: int) -> Optional[ssl.SSLContext]:
         """The TLS context for an address of the engine."""
-        if how not in (1, 2):
+        if how not in (wire.TRANSPORT_TLS, wire.TRANSPORT_INSECURE):
             return None
-        if self.tls is None or how == 2:
+        if self.tls is None or how == wire.TRANSPORT_INSECURE:
             context = ssl.create_default_context()
-            if how == 2:
+            if how == wire.TRANSPORT_INSECURE:
                 context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
                 return context
             self.tls = context
@@ -95,14 +111,14 @@ class Hold:
     def remaining(self) -> float:
         if self.is_released or self.loss or self.host.is_foreign:
             return 0.0
-        return self.host.engine.remaining(self.number, wire.now()) / 1e9
+        return self.host.engine.remaining(self.number, now()) / 1e9
 
     def lost(self, why: str) -> errors.Lost:
         return errors.Lost(f"{named(self.keys)}: the lock was lost: {why}")
 
     def check(self) -> None:
         if self.remaining() <= 0:
-            why = _LOSSES[2 if self.is_released else 0]
+            why = _LOSSES[wire.ENDING_RELEASED if self.is_released else wire.ENDING_LEASE_ENDED]
             if self.host.is_foreign:
                 why = "it belongs to the process, or the event loop, that acquired it"
             raise self.loss or self.lost(why)
@@ -112,7 +128,7 @@ class Hold:
         host.holds.pop(self.number, None)
         if not (self.is_released or host.is_foreign or host.is_closed):
             log.warning("%s: a lock was garbage-collected while it was held; it is released", named(self.keys))
-            host.post(functools.partial(host.step, wire.head(wire.LEAVE, self.number)))
+            host.post(functools.partial(host.step, wire.leave(self.number)))
 
 
 class Call:
@@ -159,7 +175,7 @@ class Connection:
     def dial(self) -> None:
         made: Optional[socket.socket] = None
         try:
-            if self.how == 3:
+            if self.how == wire.TRANSPORT_UNIX:
                 made = socket.socket(socket.AF_UNIX)
                 made.connect(self.place)
             else:
@@ -181,7 +197,7 @@ class Connection:
             return made.close()
         self.socket = made
         self.host.writing.add(self)
-        self.host.step(wire.head(wire.OPENED, self.number))
+        self.host.step(wire.opened(self.number))
 
     def send(self) -> None:
         if self.socket is None or not self.is_current:
@@ -210,7 +226,7 @@ class Connection:
         except OSError as failure:
             error = failure
         if data:
-            self.host.step(wire.received(wire.RECEIVED, self.number, len(data)) + data)
+            self.host.step(wire.received(self.number, data))
         else:
             self.ended(error)
 
@@ -220,10 +236,11 @@ class Connection:
             return
         self.host.connections.pop(self.number).close()
         late = isinstance(error, (TimeoutError, socket.timeout))
-        why = 3 if isinstance(error, ssl.SSLCertVerificationError) else 1 if late else 0
-        where = self.place if self.how == 3 else f"{self.place}:{self.port}"
-        text = wire.text(f"{where}: {error or 'the connection was closed'}")
-        self.host.step(wire.head(wire.ENDED, self.number) + bytes([why]) + text)
+        why = wire.FAULT_TIME if late else wire.FAULT_IO
+        if isinstance(error, ssl.SSLCertVerificationError):
+            why = wire.FAULT_CERTIFICATE
+        where = self.place if self.how == wire.TRANSPORT_UNIX else f"{self.place}:{self.port}"
+        self.host.step(wire.ended(self.number, why, f"{where}: {error or 'the connection was closed'}"))
 
     def close(self) -> None:
         if self.socket:
@@ -249,7 +266,7 @@ class Host:
         _hosts.add(self)
 
     # The API for threads or for asyncio implements these.
-    async def call(self, call: Call, kind: int, fields: bytes = b"") -> Any:
+    async def call(self, call: Call, event: Callable[..., bytes], *fields: Any) -> Any:
         raise NotImplementedError
 
     def post(self, work: Callable[[], None]) -> None:
@@ -266,35 +283,35 @@ class Host:
     def lost(self, hold: Hold) -> None:
         raise NotImplementedError
 
-    def begin(self, call: Call, kind: int, fields: bytes = b"") -> None:
+    def begin(self, call: Call, event: Callable[..., bytes], *fields: Any) -> None:
         if self.is_closed:
             return call.finish(None, errors.Closed("the client has been closed"))
         self.last = call.number = self.last + 1
         self.calls[call.number] = call
-        self.step(wire.head(kind, call.number) + fields)
+        self.step(event(call.number, *fields))
 
     def give_up(self, call: Call) -> None:
         """Abandons a call that nobody waits for any more, or whose caller could not take the grant."""
         if self.calls.pop(call.number, None):
-            self.step(wire.head(wire.ABANDON, call.number))
+            self.step(wire.abandon(call.number))
         elif isinstance(call.value, Hold) and call.hold is None and not call.value.is_released:
             call.value.is_released = True
-            self.step(wire.head(wire.UNTAKEN, call.value.number))
+            self.step(wire.untaken(call.value.number))
 
     def step(self, event: bytes) -> None:
-        self.deadline, actions = wire.read(self.engine.handle(wire.now(), event))
+        self.deadline, actions = read(self.engine.handle(now(), event))
         for action in actions:
             kind, number = action[:2]
-            if kind == 2:
+            if kind == wire.WRITE:
                 connection = self.connections.get(number)
                 if connection:  # All output of one turn is sent together.
                     connection.output += action[2]
                     self.writing.add(connection)
-            elif kind == 3:
+            elif kind == wire.CLOSE:
                 connection = self.connections.pop(number, None)
                 if connection:
                     connection.close()
-            elif kind == 1:
+            elif kind == wire.CONNECT:
                 self.connect(Connection(self, *action[1:]))
             else:
                 self.reports.append(action)
@@ -309,31 +326,31 @@ class Host:
             self.post(functools.partial(connection.ended, error))
 
     def report(self, kind: int, number: int, *rest: Any) -> None:
-        if kind == 10:
+        if kind == wire.NOTE:
             return log.log(_LEVELS[number], "%s", rest[0])
-        if kind == 9:
+        if kind == wire.OVER:
             reference = self.holds.get(number)
             hold = reference and reference()
             if hold and not hold.loss:
                 hold.loss = hold.lost(_LOSSES[rest[0]])
-                if rest[0] != 2 and hold.on_loss:
+                if rest[0] != wire.ENDING_RELEASED and hold.on_loss:
                     self.lost(hold)
             return None
         call = self.calls.get(number)
-        if kind == 11 and call and call.is_observer:
+        if kind == wire.LEADER and call and call.is_observer:
             return call.leader_changed(*rest)
         self.calls.pop(number, None)
         if call is None:
-            return self.step(wire.head(wire.UNTAKEN, rest[0])) if kind == 4 else None
-        if kind == 4:
+            return self.step(wire.untaken(rest[0])) if kind == wire.GRANTED else None
+        if kind == wire.GRANTED:
             hold = call.hold or Hold(self, rest[0], call)
             hold.owner, hold.fences = rest[1:]
             self.holds[rest[0]] = weakref.ref(hold)
             return call.finish(hold)
-        if kind == 7:
+        if kind == wire.FAILED:
             text = f"{named(call.keys)}: {rest[1]}" if call.keys else rest[1]
             return call.finish(None, errors.of(rest[0], text, rest[2]))
-        return call.finish(rest[0] if kind in (8, 11) else kind == 6)
+        return call.finish(rest[0] if kind in (wire.ANSWERED, wire.LEADER) else kind == wire.DONE)
 
     def flush(self) -> None:
         while self.writing:

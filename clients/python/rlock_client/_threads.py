@@ -15,10 +15,10 @@ from typing import Any, Callable, Coroutine, Deque, List, Optional, Type, TypeVa
 
 from . import _errors as errors
 from . import _host as common
-from . import _wire as wire
+from . import _format as wire
 from ._elections import Change, ChangesBase, ElectionBase, Leader, LeadershipBase
 from ._base import ClientBase, LockBase, Value, documented, key_bytes
-from ._host import ENDLESS, Call, Connection, Hold, Key, Settings, log, millis
+from ._host import ENDLESS, Call, Connection, Hold, Key, Settings, log, millis, now
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -60,17 +60,17 @@ class _Host(common.Host):
                     if mask & selectors.EVENT_WRITE:
                         self.writing.add(key.data)
                     key.data.receive()
-            if wire.now() >= self.deadline:
-                self.step(bytes([wire.TICK]))
+            if now() >= self.deadline:
+                self.step(wire.tick())
             while self.posts or self.writing:
                 while self.posts:
                     self.posts.popleft()()
                 self.flush()
-            now = wire.now()
-            if now >= self.stop_at:
-                return self.step(bytes([wire.CLOSED]))
+            time_now = now()
+            if time_now >= self.stop_at:
+                return self.step(wire.closed())
             self.is_asleep = True
-            due = 0 if self.posts else min(self.deadline, self.stop_at) - now
+            due = 0 if self.posts else min(self.deadline, self.stop_at) - time_now
             events = self.selector.select(min(max(0, due) / 1e9, 3600))
 
     def stop(self) -> None:
@@ -130,12 +130,12 @@ class _Host(common.Host):
             except Exception:
                 log.exception("on_loss of %s", hold.loss)
 
-    async def call(self, call: Call, kind: int, fields: bytes = b"") -> Any:
+    async def call(self, call: Call, event: Callable[..., bytes], *fields: Any) -> Any:
         ended = threading.Lock()
         ended.acquire()
         call.wake = ended.release
         try:
-            self.post(functools.partial(self.begin, call, kind, fields))
+            self.post(functools.partial(self.begin, call, event, *fields))
             if self.is_stopped:
                 raise errors.Closed("the client has been closed")
             ended.acquire()
@@ -151,11 +151,11 @@ class _Host(common.Host):
 
     def leave_all(self, timeout: float) -> None:
         if not self.is_closed:
-            self.stop_at = wire.now() + int(timeout * 1e9)
+            self.stop_at = now() + int(timeout * 1e9)
             flush = Call()
             flush.wake = functools.partial(setattr, self, "stop_at", 0)
-            self.step(bytes([wire.LEAVE_ALL]))
-            self.begin(flush, wire.FLUSH)
+            self.step(wire.leave_all())
+            self.begin(flush, wire.flush)
             self.is_closed = True
 
 
@@ -282,7 +282,7 @@ class Changes(ChangesBase):
     def __init__(self, host: _Host, key: bytes) -> None:
         self._ready = threading.Event()
         super().__init__(host, key, self._ready)
-        host.post(functools.partial(host.begin, self._observer, wire.OBSERVE, wire.data(key)))
+        host.post(functools.partial(host.begin, self._observer, wire.observe, key))
         if host.is_stopped:
             self._observer.finish(None, errors.Closed("the client has been closed"))
 

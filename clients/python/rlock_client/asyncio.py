@@ -11,10 +11,10 @@ from types import TracebackType
 from typing import Any, Awaitable, Callable, Dict, List, Optional, Set, Tuple, Type, TypeVar
 
 from . import _errors as errors
-from . import _wire as wire
+from . import _format as wire
 from ._elections import FOREIGN, Change, ChangesBase, ElectionBase, LeadershipBase
 from ._base import ClientBase, LockBase
-from ._host import Call, Connection, Hold, Host, Settings, log, millis
+from ._host import Call, Connection, Hold, Host, Settings, log, millis, now
 
 __all__ = ["Changes", "Client", "Election", "Leadership", "Lock"]
 F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
@@ -50,7 +50,7 @@ class _Host(Host):
             if self.timer:
                 self.timer.cancel()
             self.due = self.deadline
-            self.timer = self.loop.call_later(max(0.0, (self.due - wire.now()) / 1e9), self.tick)
+            self.timer = self.loop.call_later(max(0.0, (self.due - now()) / 1e9), self.tick)
         while self.reports:
             self.report(*self.reports.popleft())
 
@@ -60,7 +60,7 @@ class _Host(Host):
 
     def tick(self) -> None:
         self.timer = None
-        self.step(bytes([wire.TICK]))
+        self.step(wire.tick())
 
     def lost(self, hold: Hold) -> None:
         task = self.loop.create_task(self.report_loss(hold))
@@ -76,10 +76,10 @@ class _Host(Host):
         except Exception:
             log.exception("on_loss of %s", hold.loss)
 
-    async def call(self, call: Call, kind: int, fields: bytes = b"") -> Any:
+    async def call(self, call: Call, event: Callable[..., bytes], *fields: Any) -> Any:
         future: "asyncio.Future[None]" = self.loop.create_future()
         call.wake = lambda: None if future.done() else future.set_result(None)
-        self.begin(call, kind, fields)
+        self.begin(call, event, *fields)
         try:
             await future
         except BaseException:
@@ -90,14 +90,14 @@ class _Host(Host):
     async def close(self, timeout: float) -> None:
         if self.is_closed:
             return
-        self.step(bytes([wire.LEAVE_ALL]))
-        flush = asyncio.ensure_future(self.call(Call(), wire.FLUSH))
+        self.step(wire.leave_all())
+        flush = asyncio.ensure_future(self.call(Call(), wire.flush))
         await asyncio.sleep(0)  # Lets the call begin.
         self.is_closed = True
         try:
             await asyncio.wait({flush}, timeout=timeout)
         finally:
-            self.step(bytes([wire.CLOSED]))
+            self.step(wire.closed())
             self.end()
             if not flush.cancel() and not flush.cancelled():
                 flush.exception()  # The client has logged it.
@@ -170,7 +170,7 @@ class Changes(ChangesBase):
     def __init__(self, host: _Host, key: bytes) -> None:
         self._loop, self._ready = host.loop, asyncio.Event()
         super().__init__(host, key, self._ready)
-        host.begin(self._observer, wire.OBSERVE, wire.data(key))
+        host.begin(self._observer, wire.observe, key)
 
     def __aiter__(self) -> "Changes":
         return self

@@ -17,7 +17,7 @@ from conftest import ROOT, SOON, AsyncApi, until
 
 import rlock_client
 import rlock_client.asyncio
-from rlock_client import Client, Lost, NotAcquired, _engine, _wire
+from rlock_client import Client, Lost, NotAcquired, _engine, _format
 
 
 def test_a_lock(client, server, key):
@@ -310,7 +310,8 @@ def test_an_example(server, example):
     assert all(server.is_free(key) for key in re.findall(r'lock\("([^"]*)"', example))
 
 
-KINDS = ["connect", "write", "close", "granted", "refused", "done", "failed", "answered", "over", "note", "leader"]
+NAMES = ["connect", "write", "close", "granted", "refused", "done", "failed", "answered", "over", "note"]
+KINDS = {getattr(_format, name.upper()): name for name in NAMES}
 
 
 def test_the_recorded_run():
@@ -320,15 +321,15 @@ def test_the_recorded_run():
     for step in run["steps"]:
         output = engine.handle(step["now"], bytes.fromhex(step["event"]))
         assert output.hex() == step["output"]
-        deadline, actions = _wire.read(output)
-        assert deadline == (_wire.NONE if step["deadline"] is None else step["deadline"])
+        deadline, actions = _engine.read(output)
+        assert deadline == (_format.NONE if step["deadline"] is None else step["deadline"])
         for action, recorded in zip(actions, step["actions"], strict=True):
-            if action[0] == 11:
+            if action[0] == _format.LEADER:
                 (_, call, leader, missed), shown = action, recorded["leader"]
                 fields = leader and [leader[0], leader[1].decode(), leader[2]]
                 assert (recorded["call"], recorded["missed"], shown and shown[:3]) == (call, missed, fields)
             else:
-                assert recorded[KINDS[action[0] - 1]] == action[1]
+                assert recorded[KINDS[action[0]]] == action[1]
 
 
 def test_errors_can_be_pickled():

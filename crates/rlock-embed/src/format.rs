@@ -1,24 +1,18 @@
-//! Events and actions as bytes.
+//! What events and actions are made of, as bytes.
 //!
 //! Numbers are little-endian. A text or byte string starts with its length, a
 //! list with the number of its items; both have 32 bits. [`NONE`] stands for a
 //! time without a limit.
 
+use std::borrow::Cow;
 use std::time::Duration;
-
-use rlock_engine::endpoint::ConnectionId;
-use rlock_engine::engine::instant::Instant;
-use rlock_engine::engine::terms::{Ask, Lease, Queueing, Terms};
-use rlock_engine::error::{Error, Failure, Loss};
-use rlock_engine::servers::Address;
-use rlock_engine::wire::resp::Frame;
 
 /// The version of this format. It changes with everything that an older host
 /// would not understand.
 pub const VERSION: u32 = 1;
 
 /// Instead of a time: no limit, or none at all.
-pub(crate) const NONE: u64 = u64::MAX;
+pub const NONE: u64 = u64::MAX;
 
 /// The bytes are not an event, or not one that is valid here: a mistake of the
 /// host.
@@ -36,14 +30,139 @@ impl std::fmt::Display for Malformed {
 
 impl std::error::Error for Malformed {}
 
+/// An event or an action, for generators and documents.
+#[derive(Debug)]
+pub struct Message {
+    /// The byte that it starts with.
+    pub number: u8,
+    /// In words.
+    pub name: &'static str,
+    /// Whether it begins with the number of a call that it starts.
+    pub starts_call: bool,
+    /// What comes after it.
+    pub ends: &'static str,
+    /// Also the number of the call.
+    pub fields: &'static [Field],
+}
+
+/// A field of a message or a group.
+#[derive(Debug)]
+pub struct Field {
+    /// As in Rust.
+    pub name: &'static str,
+    /// What it means, unless its name says that.
+    pub doc: &'static str,
+    /// How it is written.
+    pub form: Form,
+}
+
+/// Fields that several messages have.
+#[derive(Debug)]
+pub struct Group {
+    /// As in Rust.
+    pub name: &'static str,
+    /// What it is, and what is valid.
+    pub doc: &'static str,
+    /// In their order.
+    pub fields: &'static [Field],
+}
+
+/// A number that stands for one of a few things.
+#[derive(Debug)]
+pub struct Choice {
+    /// As in Rust.
+    pub name: &'static str,
+    /// The number, the name and the meaning of each.
+    pub options: &'static [(u8, &'static str, &'static str)],
+}
+
+/// How a field is written.
+#[derive(Clone, Copy, Debug)]
+pub enum Form {
+    /// A number of 8 bits.
+    U8,
+    /// A number of 16 bits.
+    U16,
+    /// A number of 32 bits.
+    U32,
+    /// A number of 64 bits.
+    U64,
+    /// A number of 64 bits, which a host must not round.
+    Fence,
+    /// A `u8`, 0 or 1.
+    Flag,
+    /// A `u64` in milliseconds, or [`NONE`].
+    Millis,
+    /// A short byte string: a key or a value.
+    Bytes,
+    /// The bytes that a connection carries.
+    Data,
+    /// UTF-8.
+    Text,
+    /// Byte strings.
+    List,
+    /// 32 random bytes.
+    Seed,
+    /// Keys with their fences.
+    Fences,
+    /// What a server answered.
+    Value,
+    /// A `u8`.
+    Choice(&'static Choice),
+    /// The fields of a group.
+    Group(&'static Group),
+    /// A flag, and the fields of a group, which are empty if the flag is 0.
+    Optional(&'static Group),
+}
+
+/// What can be a field.
+pub trait Wire<'a>: Sized {
+    /// How it is written.
+    const FORM: Form;
+
+    /// Takes it from the bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`Malformed`] if they are something else.
+    fn read(reader: &mut Reader<'a>) -> Result<Self, Malformed>;
+
+    /// Appends it.
+    fn write(&self, writer: &mut Writer);
+}
+
+/// The unread rest of a message.
+#[derive(Clone, Debug)]
+pub struct Reader<'a>(&'a [u8]);
+
 const SHORT: Malformed = Malformed("it is too short");
 
-/// The unread rest of an event.
-pub(crate) struct Reader<'a>(&'a [u8]);
-
 impl<'a> Reader<'a> {
-    pub(crate) const fn new(bytes: &'a [u8]) -> Self {
+    /// Reads these bytes.
+    #[must_use]
+    pub const fn new(bytes: &'a [u8]) -> Self {
         Self(bytes)
+    }
+
+    /// The next field.
+    ///
+    /// # Errors
+    ///
+    /// [`Malformed`] if the bytes are something else.
+    pub fn get<T: Wire<'a>>(&mut self) -> Result<T, Malformed> {
+        T::read(self)
+    }
+
+    /// Checks that nothing is left.
+    ///
+    /// # Errors
+    ///
+    /// [`Malformed`] if something is.
+    pub fn end(&self) -> Result<(), Malformed> {
+        match self.0.is_empty() {
+            true => Ok(()),
+            false => Err(Malformed("it is too long")),
+        }
     }
 
     fn take(&mut self, count: usize) -> Result<&'a [u8], Malformed> {
@@ -58,266 +177,172 @@ impl<'a> Reader<'a> {
         Ok(*taken)
     }
 
-    pub(crate) fn u8(&mut self) -> Result<u8, Malformed> {
-        Ok(u8::from_le_bytes(self.array()?))
+    /// A number of items, and as many of them.
+    fn items<T>(
+        &mut self,
+        item: impl Fn(&mut Self) -> Result<T, Malformed>,
+    ) -> Result<Vec<T>, Malformed> {
+        (0..self.get::<u32>()?).map(|_| item(self)).collect()
+    }
+}
+
+/// Writes messages, one after the other.
+#[derive(Debug, Default)]
+pub struct Writer(Vec<u8>);
+
+impl Writer {
+    /// Writes into `buffer`, from its start.
+    #[must_use]
+    pub fn new(mut buffer: Vec<u8>) -> Self {
+        buffer.clear();
+        Self(buffer)
     }
 
-    pub(crate) fn u16(&mut self) -> Result<u16, Malformed> {
-        Ok(u16::from_le_bytes(self.array()?))
+    /// Appends a field.
+    pub fn put<'a>(&mut self, field: &impl Wire<'a>) -> &mut Self {
+        field.write(self);
+        self
     }
 
-    pub(crate) fn u32(&mut self) -> Result<u32, Malformed> {
-        Ok(u32::from_le_bytes(self.array()?))
+    fn count(&mut self, count: usize) -> &mut Self {
+        self.put(&u32::try_from(count).unwrap_or(u32::MAX))
     }
 
-    pub(crate) fn u64(&mut self) -> Result<u64, Malformed> {
-        Ok(u64::from_le_bytes(self.array()?))
+    /// What has been written.
+    #[must_use]
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.0
     }
 
-    pub(crate) fn seed(&mut self) -> Result<[u8; 32], Malformed> {
-        self.array()
-    }
-
-    pub(crate) fn flag(&mut self) -> Result<bool, Malformed> {
-        Ok(self.u8()? != 0)
-    }
-
-    /// A time in milliseconds; none for no limit.
-    pub(crate) fn millis(&mut self) -> Result<Option<Duration>, Malformed> {
-        let millis = self.u64()?;
-        Ok((millis != NONE).then(|| Duration::from_millis(millis)))
-    }
-
-    pub(crate) fn bytes(&mut self) -> Result<&'a [u8], Malformed> {
-        let length = self.u32()?;
-        self.take(usize::try_from(length).map_err(|_| SHORT)?)
-    }
-
-    pub(crate) fn text(&mut self) -> Result<&'a str, Malformed> {
-        std::str::from_utf8(self.bytes()?).map_err(|_| Malformed("a text is not UTF-8"))
-    }
-
-    pub(crate) fn list(&mut self) -> Result<Vec<&'a [u8]>, Malformed> {
-        let count = self.u32()?;
-        (0..count).map(|_| self.bytes()).collect()
-    }
-
-    /// The mode of a lock. A value out of range is the caller's error.
-    pub(crate) fn ask(&mut self) -> Result<Result<Ask, Error>, Malformed> {
-        let (mode, permits, limit) = (self.u8()?, self.u32()?, self.u32()?);
-        match mode {
-            0 => Ok(Ok(Ask::Exclusive)),
-            1 => Ok(Ok(Ask::Shared)),
-            2 => Ok(Ask::of_permits(permits, limit)),
-            _ => Err(Malformed("there is no such mode")),
-        }
-    }
-
-    pub(crate) fn queueing(&mut self) -> Result<Result<Queueing, Error>, Malformed> {
-        Ok(match self.millis()? {
-            None => Ok(Queueing::Unlimited),
-            Some(wait) => Queueing::at_most(wait),
-        })
-    }
-
-    pub(crate) fn terms(&mut self) -> Result<Result<Terms, Error>, Malformed> {
-        let (lease, is_renewed) = (Duration::from_millis(self.u64()?), self.flag()?);
-        let (max_hold, bound, replicas) = (self.millis()?, self.millis()?, self.u16()?);
-        let lease = match is_renewed {
-            true => Lease::Renewed(lease),
-            false => Lease::Fixed(lease),
-        };
-        let terms = || {
-            let mut terms = Terms::new().lease(lease)?;
-            if let Some(max_hold) = max_hold {
-                terms = terms.max_hold(max_hold)?;
-            }
-            if let Some(grace) = bound {
-                terms = terms.bound(grace)?;
-            }
-            terms.replicas(replicas)
-        };
-        Ok(terms())
-    }
-
-    pub(crate) fn failure(&mut self) -> Result<Failure, Malformed> {
-        let (kind, text) = (self.u8()?, self.text()?.to_owned());
-        Ok(match kind {
-            0 => Failure::Io(text),
-            1 => Failure::TimedOut(text),
-            2 => Failure::Setup(text),
-            3 => Failure::Certificate(text),
-            _ => return Err(Malformed("there is no such failure")),
-        })
-    }
-
-    pub(crate) fn end(&self) -> Result<(), Malformed> {
-        match self.0.is_empty() {
-            true => Ok(()),
-            false => Err(Malformed("it is too long")),
+    /// Overwrites the first number.
+    pub(crate) fn set_first(&mut self, number: u64) {
+        if let Some(first) = self.0.first_chunk_mut() {
+            *first = number.to_le_bytes();
         }
     }
 }
 
-/// Writes actions, one after the other.
-#[derive(Debug, Default)]
-pub(crate) struct Writer(Vec<u8>);
+macro_rules! numbers {
+    ($($number:ty: $Form:ident),*) => {$(
+        impl Wire<'_> for $number {
+            const FORM: Form = Form::$Form;
 
-impl Writer {
-    pub(crate) fn new(buffer: Vec<u8>) -> Self {
-        let mut writer = Self(buffer);
-        writer.0.clear();
-        // The place for the deadline.
-        writer.u64(NONE);
-        writer
-    }
-
-    /// The output, which starts with the next deadline.
-    pub(crate) fn finish(mut self, deadline: Option<Instant>) -> Vec<u8> {
-        if let Some(deadline) = deadline
-            && let Some(first) = self.0.first_chunk_mut()
-        {
-            *first = deadline.nanos().to_le_bytes();
-        }
-        self.0
-    }
-
-    fn u8(&mut self, number: u8) -> &mut Self {
-        self.0.push(number);
-        self
-    }
-
-    fn u16(&mut self, number: u16) -> &mut Self {
-        self.0.extend_from_slice(&number.to_le_bytes());
-        self
-    }
-
-    fn u32(&mut self, number: usize) -> &mut Self {
-        let number = u32::try_from(number).unwrap_or(u32::MAX);
-        self.0.extend_from_slice(&number.to_le_bytes());
-        self
-    }
-
-    fn u64(&mut self, number: u64) -> &mut Self {
-        self.0.extend_from_slice(&number.to_le_bytes());
-        self
-    }
-
-    fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
-        self.u32(bytes.len());
-        self.0.extend_from_slice(bytes);
-        self
-    }
-
-    fn text(&mut self, text: impl AsRef<str>) -> &mut Self {
-        self.bytes(text.as_ref().as_bytes())
-    }
-
-    pub(crate) fn connect(&mut self, connection: ConnectionId, address: &Address) {
-        self.u8(1).u64(connection.number());
-        match address {
-            Address::Tcp { host, port, tls } => {
-                let kind = match tls {
-                    None => 0,
-                    Some(tls) if tls.insecure => 2,
-                    Some(_) => 1,
-                };
-                self.u8(kind).text(host).u16(*port);
+            fn read(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+                Ok(Self::from_le_bytes(reader.array()?))
             }
-            Address::Unix { path } => {
-                self.u8(3).text(path.to_string_lossy()).u16(0);
+
+            fn write(&self, writer: &mut Writer) {
+                writer.0.extend_from_slice(&self.to_le_bytes());
             }
         }
-    }
+    )*};
+}
+numbers!(u8: U8, u16: U16, u32: U32, u64: U64);
 
-    pub(crate) fn write(&mut self, connection: ConnectionId, output: &[u8]) {
-        self.u8(2).u64(connection.number()).bytes(output);
-    }
+macro_rules! forms {
+    ($($type:ty: $Form:ident, |$reader:ident| $read:expr, |$it:ident, $writer:ident| $write:expr;)*) => {$(
+        impl<'a> Wire<'a> for $type {
+            const FORM: Form = Form::$Form;
 
-    pub(crate) fn close(&mut self, connection: ConnectionId) {
-        self.u8(3).u64(connection.number());
-    }
+            fn read($reader: &mut Reader<'a>) -> Result<Self, Malformed> {
+                $read
+            }
 
-    pub(crate) fn granted(&mut self, call: u64, guard: u64, owner: &str, fences: &[(&[u8], u64)]) {
-        self.u8(4).u64(call).u64(guard).text(owner);
-        self.u32(fences.len());
-        for (key, fence) in fences {
-            self.bytes(key).u64(*fence);
+            fn write(&self, $writer: &mut Writer) {
+                let $it = self;
+                $write;
+            }
         }
+    )*};
+}
+forms! {
+    bool: Flag, |reader| Ok(reader.get::<u8>()? != 0), |it, writer| writer.put(&u8::from(*it));
+    // Every number is a time: a time out of range is the caller's error.
+    Duration: U64, |reader| Ok(Self::from_millis(reader.get()?)), |it, writer| writer.put(&millis(*it));
+    Option<Duration>: Millis,
+        |reader| Ok(Some(reader.get()?).filter(|it| *it != NONE).map(Duration::from_millis)),
+        |it, writer| writer.put(&it.map_or(NONE, millis));
+    Fence: Fence, |reader| reader.get().map(Self), |it, writer| writer.put(&it.0);
+    &'a [u8]: Bytes,
+        |reader| {
+            let length = reader.get::<u32>()?;
+            reader.take(usize::try_from(length).map_err(|_| SHORT)?)
+        },
+        |it, writer| writer.count(it.len()).0.extend_from_slice(it);
+    Data<'a>: Data, |reader| reader.get().map(Self), |it, writer| writer.put(&it.0);
+    &'a str: Text,
+        |reader| std::str::from_utf8(reader.get()?).map_err(|_| Malformed("a text is not UTF-8")),
+        |it, writer| writer.put(&it.as_bytes());
+    Vec<&'a [u8]>: List, |reader| reader.items(Reader::get), |it, writer| {
+        writer.count(it.len());
+        it.iter().for_each(|item| item.write(writer));
+    };
+    [u8; 32]: Seed, |reader| reader.array(), |it, writer| writer.0.extend_from_slice(it);
+    Vec<(&'a [u8], Fence)>: Fences, |reader| reader.items(|it| Ok((it.get()?, it.get()?))), |it, writer| {
+        writer.count(it.len());
+        it.iter().for_each(|(key, fence)| _ = writer.put(key).put(fence));
+    };
+    Value<'a>: Value, |reader| Self::next(reader), |it, writer| it.append(writer);
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(NONE)
+}
+
+/// The fence of a grant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Fence(pub u64);
+
+/// The bytes that a connection carries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Data<'a>(pub &'a [u8]);
+
+/// What a server answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value<'a> {
+    /// Nothing.
+    Nil,
+    /// A number.
+    Integer(i64),
+    /// A byte string.
+    Bytes(Cow<'a, [u8]>),
+    /// A list.
+    List(Vec<Self>),
+    /// Pairs.
+    Map(Vec<(Self, Self)>),
+    /// An error of the server.
+    Error(Cow<'a, str>),
+}
+
+impl<'a> Value<'a> {
+    fn next(reader: &mut Reader<'a>) -> Result<Self, Malformed> {
+        Ok(match reader.get::<u8>()? {
+            0 => Self::Nil,
+            1 => Self::Integer(reader.get::<u64>()?.cast_signed()),
+            2 => Self::Bytes(Cow::Borrowed(reader.get()?)),
+            3 => Self::List(reader.items(Reader::get)?),
+            4 => Self::Map(reader.items(|it| Ok((it.get()?, it.get()?)))?),
+            5 => Self::Error(Cow::Borrowed(reader.get()?)),
+            _ => return Err(Malformed("there is no such value")),
+        })
     }
 
-    pub(crate) fn refused(&mut self, call: u64) {
-        self.u8(5).u64(call);
-    }
-
-    pub(crate) fn done(&mut self, call: u64) {
-        self.u8(6).u64(call);
-    }
-
-    pub(crate) fn failed(&mut self, call: u64, error: &Error) {
-        let text = error.with_causes();
-        self.u8(7).u64(call).text(error.code()).text(text);
-        self.u8(error.is_transient().into());
-    }
-
-    pub(crate) fn answered(&mut self, call: u64, answers: &[Frame]) {
-        self.u8(8).u64(call).frames(3, answers);
-    }
-
-    pub(crate) fn over(&mut self, guard: u64, why: Loss) {
-        self.u8(9).u64(guard).u8(match why {
-            Loss::LeaseEnded => 0,
-            Loss::EndedByServer => 1,
-            // Nothing was lost.
-            _ => 2,
-        });
-    }
-
-    pub(crate) fn note(&mut self, level: u8, text: &str) {
-        self.u8(10).u8(level).text(text);
-    }
-
-    /// The leader: the fence and the value. With details, also the name and the
-    /// remaining time.
-    pub(crate) fn leader(
-        &mut self,
-        call: u64,
-        leader: Option<(u64, &[u8], &str, Option<Duration>)>,
-        missed: bool,
-    ) {
-        self.u8(11).u64(call).u8(leader.is_some().into());
-        let (fence, value, owner, left) = leader.unwrap_or_default();
-        let millis = |left: Duration| u64::try_from(left.as_millis()).unwrap_or(NONE);
-        self.u64(fence).bytes(value).text(owner);
-        self.u64(left.map_or(NONE, millis)).u8(missed.into());
-    }
-
-    fn frames(&mut self, kind: u8, frames: &[Frame]) -> &mut Self {
-        self.u8(kind).u32(frames.len());
-        for frame in frames {
-            self.frame(frame);
-        }
-        self
-    }
-
-    fn frame(&mut self, frame: &Frame) {
-        match frame {
-            Frame::Nil => self.u8(0),
-            Frame::Boolean(yes) => self.u8(1).u64((*yes).into()),
-            Frame::Integer(number) => self.u8(1).u64(number.cast_unsigned()),
-            Frame::Double(number) => self.u8(2).text(number.to_string()),
-            Frame::Simple(text) | Frame::BigNumber(text) => self.u8(2).text(text),
-            Frame::Bulk(bytes) | Frame::Verbatim(bytes) => self.u8(2).bytes(bytes),
-            Frame::Array(items) | Frame::Set(items) | Frame::Push(items) => self.frames(3, items),
-            Frame::Map(pairs) => {
-                self.u8(4).u32(pairs.len());
+    fn append(&self, writer: &mut Writer) {
+        match self {
+            Self::Nil => _ = writer.put(&0_u8),
+            Self::Integer(number) => _ = writer.put(&1_u8).put(&number.cast_unsigned()),
+            Self::Bytes(bytes) => _ = writer.put(&2_u8).put(&&**bytes),
+            Self::List(items) => {
+                writer.put(&3_u8).count(items.len());
+                items.iter().for_each(|item| item.append(writer));
+            }
+            Self::Map(pairs) => {
+                writer.put(&4_u8).count(pairs.len());
                 for (key, value) in pairs {
-                    self.frame(key);
-                    self.frame(value);
+                    writer.put(key).put(value);
                 }
-                self
             }
-            Frame::Error(error) => self.u8(5).text(error.to_string()),
-        };
+            Self::Error(text) => _ = writer.put(&5_u8).put(&&**text),
+        }
     }
 }

@@ -10,12 +10,16 @@
 //! `docs/embedding.md` explains how to write a host.
 //!
 //! - [`machine`](Machine): calls, guards, and their outcomes;
-//! - [`format`](Malformed): events and actions as bytes;
+//! - [`format`](mod@format): what events and actions are made of, as bytes;
+//! - [`messages`]: all events and actions;
+//! - `meaning`: what they mean to the engine;
 //! - `wasm`: the machine as functions of a WebAssembly module;
 //! - `python`: the machine as a Python module, with the feature of that name.
 
-mod format;
+pub mod format;
 mod machine;
+mod meaning;
+pub mod messages;
 #[cfg(feature = "python")]
 mod python;
 #[cfg(target_family = "wasm")]

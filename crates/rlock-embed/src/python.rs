@@ -1,12 +1,15 @@
 //! The machine as a Python module, for Python 3.9 and later. It starts no thread
 //! and keeps no state of the process, so a forked child can have machines too.
 
+use std::time::Duration;
+
 use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::{PyException, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList, PyString};
+use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 
-use crate::format::{Malformed, Reader};
+use crate::format::{Field, Form, Malformed, Reader, Wire};
+use crate::messages::Action;
 use crate::{Machine, VERSION};
 
 /// One client's engine. The caller must exclude concurrent calls.
@@ -48,7 +51,7 @@ impl Engine {
 #[pyfunction]
 fn read<'py>(py: Python<'py>, output: &[u8]) -> PyResult<(u64, Bound<'py, PyList>)> {
     let mut reader = Reader::new(output);
-    let deadline = reader.u64().map_err(malformed)?;
+    let deadline = reader.get().map_err(malformed)?;
     let actions = PyList::empty(py);
     while reader.end().is_err() {
         actions.append(action(py, &mut reader)?)?;
@@ -60,74 +63,87 @@ fn malformed(malformed: Malformed) -> PyErr {
     PyRuntimeError::new_err(malformed.to_string())
 }
 
-fn action<'py>(py: Python<'py>, reader: &mut Reader<'_>) -> PyResult<Bound<'py, PyAny>> {
-    let kind = reader.u8().map_err(malformed)?;
-    if kind == 10 {
-        let level = reader.u8().map_err(malformed)?;
-        return (kind, level, text(py, reader)?).into_bound_py_any(py);
+fn action<'py>(py: Python<'py>, reader: &mut Reader<'_>) -> PyResult<Bound<'py, PyTuple>> {
+    let kind: u8 = reader.get().map_err(malformed)?;
+    let known = Action::ALL.iter().find(|it| it.number == kind);
+    let known = known.ok_or_else(|| malformed(Malformed("there is no such action")))?;
+    fields(py, known.fields, vec![kind.into_bound_py_any(py)?], reader)
+}
+
+fn fields<'py>(
+    py: Python<'py>,
+    of: &[Field],
+    mut values: Vec<Bound<'py, PyAny>>,
+    reader: &mut Reader<'_>,
+) -> PyResult<Bound<'py, PyTuple>> {
+    for field in of {
+        values.push(one(py, field.form, reader)?);
     }
-    let number = reader.u64().map_err(malformed)?;
-    match kind {
-        1 => {
-            let how = reader.u8().map_err(malformed)?;
-            let host = text(py, reader)?;
-            (kind, number, how, host, reader.u16().map_err(malformed)?).into_bound_py_any(py)
+    PyTuple::new(py, values)
+}
+
+fn number<'py, 'a, T>(py: Python<'py>, reader: &mut Reader<'a>) -> PyResult<Bound<'py, PyAny>>
+where
+    T: Wire<'a> + IntoPyObject<'py>,
+{
+    let number: T = reader.get().map_err(malformed)?;
+    number.into_bound_py_any(py)
+}
+
+/// A field: a time as seconds, fences as a dictionary, a group as a tuple.
+fn one<'py>(py: Python<'py>, form: Form, reader: &mut Reader<'_>) -> PyResult<Bound<'py, PyAny>> {
+    match form {
+        Form::U8 | Form::Choice(_) => number::<u8>(py, reader),
+        Form::U16 => number::<u16>(py, reader),
+        Form::U32 => number::<u32>(py, reader),
+        Form::U64 | Form::Fence => number::<u64>(py, reader),
+        Form::Flag => number::<bool>(py, reader),
+        Form::Millis => {
+            let time: Option<Duration> = reader.get().map_err(malformed)?;
+            time.map(|it| it.as_secs_f64()).into_bound_py_any(py)
         }
-        2 => {
-            let data = PyBytes::new(py, reader.bytes().map_err(malformed)?);
-            (kind, number, data).into_bound_py_any(py)
+        Form::Text => Ok(text(py, reader)?.into_any()),
+        Form::Bytes | Form::Data => {
+            Ok(PyBytes::new(py, reader.get().map_err(malformed)?).into_any())
         }
-        3 | 5 | 6 => (kind, number).into_bound_py_any(py),
-        4 => {
-            let (guard, owner) = (reader.u64().map_err(malformed)?, text(py, reader)?);
+        Form::Fences => {
             let fences = PyDict::new(py);
-            for _ in 0..reader.u32().map_err(malformed)? {
-                let key = PyBytes::new(py, reader.bytes().map_err(malformed)?);
-                fences.set_item(key, reader.u64().map_err(malformed)?)?;
+            for _ in 0..reader.get::<u32>().map_err(malformed)? {
+                let key = one(py, Form::Bytes, reader)?;
+                fences.set_item(key, one(py, Form::Fence, reader)?)?;
             }
-            (kind, number, guard, owner, fences).into_bound_py_any(py)
+            Ok(fences.into_any())
         }
-        7 => {
-            let (code, why) = (text(py, reader)?, text(py, reader)?);
-            (kind, number, code, why, reader.flag().map_err(malformed)?).into_bound_py_any(py)
+        Form::Value => value(py, reader),
+        Form::Group(group) => Ok(fields(py, group.fields, Vec::new(), reader)?.into_any()),
+        Form::Optional(group) => {
+            let is_there: bool = reader.get().map_err(malformed)?;
+            let value = one(py, Form::Group(group), reader)?;
+            Some(value).filter(|_| is_there).into_bound_py_any(py)
         }
-        8 => (kind, number, value(py, reader)?).into_bound_py_any(py),
-        9 => (kind, number, reader.u8().map_err(malformed)?).into_bound_py_any(py),
-        11 => {
-            let leads = reader.flag().map_err(malformed)?;
-            let fence = reader.u64().map_err(malformed)?;
-            let value = PyBytes::new(py, reader.bytes().map_err(malformed)?);
-            let (owner, left) = (text(py, reader)?, reader.millis().map_err(malformed)?);
-            let left = left.map(|left| left.as_secs_f64());
-            let missed = reader.flag().map_err(malformed)?;
-            let leader = leads.then_some((fence, value, owner, left));
-            (kind, number, leader, missed).into_bound_py_any(py)
-        }
-        _ => Err(PyRuntimeError::new_err(format!("unknown action {kind}"))),
+        Form::List | Form::Seed => Err(malformed(Malformed("no action has such a field"))),
     }
 }
 
 /// A server's answer. A server's error is an `Exception`.
 fn value<'py>(py: Python<'py>, reader: &mut Reader<'_>) -> PyResult<Bound<'py, PyAny>> {
-    let kind = reader.u8().map_err(malformed)?;
-    match kind {
+    match reader.get::<u8>().map_err(malformed)? {
         0 => Ok(py.None().into_bound(py)),
-        1 => reader
-            .u64()
-            .map_err(malformed)?
-            .cast_signed()
-            .into_bound_py_any(py),
+        1 => {
+            let number: u64 = reader.get().map_err(malformed)?;
+            number.cast_signed().into_bound_py_any(py)
+        }
         2 => Ok(text(py, reader)?.into_any()),
         3 => {
             let values = PyList::empty(py);
-            for _ in 0..reader.u32().map_err(malformed)? {
+            for _ in 0..reader.get::<u32>().map_err(malformed)? {
                 values.append(value(py, reader)?)?;
             }
             Ok(values.into_any())
         }
         4 => {
             let pairs = PyDict::new(py);
-            for _ in 0..reader.u32().map_err(malformed)? {
+            for _ in 0..reader.get::<u32>().map_err(malformed)? {
                 let key = value(py, reader)?;
                 pairs.set_item(key, value(py, reader)?)?;
             }
@@ -142,7 +158,7 @@ fn value<'py>(py: Python<'py>, reader: &mut Reader<'_>) -> PyResult<Bound<'py, P
 
 /// Bytes in a server's text that are not UTF-8, as in a key, are shown escaped.
 fn text<'py>(py: Python<'py>, reader: &mut Reader<'_>) -> PyResult<Bound<'py, PyString>> {
-    let bytes = reader.bytes().map_err(malformed)?;
+    let bytes: &[u8] = reader.get().map_err(malformed)?;
     match std::str::from_utf8(bytes) {
         Ok(text) => Ok(PyString::new(py, text)),
         Err(_) => {

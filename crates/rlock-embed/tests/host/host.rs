@@ -6,13 +6,17 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use rlock_embed::Machine;
+use rlock_embed::format::{Data, Fence, NONE};
+use rlock_embed::messages::{
+    Access, Action, Event, Fault, Mode, Owner, Owning, Terms, Wanted, read_output,
+};
 
-use crate::form::{Action, Event, NONE, configuration, read};
+use crate::configuration::configuration;
 
 /// One exchange with a machine.
 pub(crate) struct Step {
     pub(crate) now: u64,
-    pub(crate) event: Event,
+    pub(crate) event: Vec<u8>,
     pub(crate) output: Vec<u8>,
 }
 
@@ -24,8 +28,8 @@ pub(crate) struct Host {
     deadline: u64,
     last: u64,
     /// The actions for callers that were not read yet.
-    told: Vec<Action>,
-    pub(crate) configuration: Event,
+    told: Vec<Action<'static>>,
+    pub(crate) configuration: Vec<u8>,
     pub(crate) steps: Vec<Step>,
 }
 
@@ -33,7 +37,7 @@ impl Host {
     pub(crate) fn new(url: &str, name: &str) -> Self {
         let configuration = configuration(url, name);
         Self {
-            machine: Machine::new(&configuration.bytes).unwrap(),
+            machine: Machine::new(&configuration).unwrap(),
             sockets: BTreeMap::new(),
             begun: Instant::now(),
             deadline: NONE,
@@ -49,10 +53,11 @@ impl Host {
         3_600_000_000_000 + u64::try_from(self.begun.elapsed().as_nanos()).unwrap()
     }
 
-    pub(crate) fn handle(&mut self, event: Event) {
-        let now = self.now();
-        let output = self.machine.handle(now, &event.bytes, Vec::new()).unwrap();
-        let (deadline, actions) = read(&output);
+    pub(crate) fn handle(&mut self, event: Event<'_>) {
+        let (now, event) = (self.now(), event.to_bytes());
+        let output = self.machine.handle(now, &event, Vec::new()).unwrap();
+        // What callers have not read yet stays valid.
+        let (deadline, actions) = read_output(output.clone().leak()).unwrap();
         self.deadline = deadline;
         self.steps.push(Step { now, event, output });
         for action in actions {
@@ -60,7 +65,7 @@ impl Host {
         }
     }
 
-    fn carry_out(&mut self, action: Action) {
+    fn carry_out(&mut self, action: Action<'static>) {
         match action {
             Action::Connect {
                 connection,
@@ -71,14 +76,14 @@ impl Host {
                 Ok(socket) => {
                     socket.set_nonblocking(true).unwrap();
                     self.sockets.insert(connection, socket);
-                    self.handle(Event::of(10).u64("connection", connection));
+                    self.handle(Event::Opened { connection });
                 }
                 Err(error) => self.ended(connection, &error.to_string()),
             },
             Action::Write { connection, bytes } => {
                 let socket = self.sockets.get_mut(&connection).expect("it is open");
                 // A failure shows when the socket is read.
-                let _ = socket.write_all(&bytes);
+                let _ = socket.write_all(bytes.0);
             }
             Action::Close { connection } => drop(self.sockets.remove(&connection)),
             told => self.told.push(told),
@@ -87,8 +92,12 @@ impl Host {
 
     fn ended(&mut self, connection: u64, text: &str) {
         self.sockets.remove(&connection);
-        let event = Event::of(12).u64("connection", connection);
-        self.handle(event.u8("failure", 0).bytes("text", text.as_bytes()));
+        let failure = Fault::Io;
+        self.handle(Event::Ended {
+            connection,
+            failure,
+            text,
+        });
     }
 
     /// Reads what has arrived, and lets time pass.
@@ -102,20 +111,24 @@ impl Host {
                 Ok(0) => self.ended(connection, "the server has closed it"),
                 Ok(count) => {
                     hide_path(&mut buffer[..count]);
-                    let event = Event::of(11).u64("connection", connection);
-                    self.handle(event.bytes("bytes", &buffer[..count]));
+                    let bytes = Data(&buffer[..count]);
+                    self.handle(Event::Received { connection, bytes });
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 Err(error) => self.ended(connection, &error.to_string()),
             }
         }
         if self.deadline <= self.now() {
-            self.handle(Event::of(16));
+            self.handle(Event::Tick {});
         }
     }
 
     /// The first action for callers that matches.
-    pub(crate) fn told(&mut self, what: &str, is_meant: impl Fn(&Action) -> bool) -> Action {
+    pub(crate) fn told(
+        &mut self,
+        what: &str,
+        is_meant: impl Fn(&Action<'_>) -> bool,
+    ) -> Action<'static> {
         let begun = Instant::now();
         loop {
             if let Some(at) = self.told.iter().position(&is_meant) {
@@ -132,38 +145,52 @@ impl Host {
     }
 
     /// Begins a call.
-    pub(crate) fn call(&mut self, kind: u8, event: impl FnOnce(Event) -> Event) -> u64 {
+    pub(crate) fn call<'e>(&mut self, event: impl FnOnce(u64) -> Event<'e>) -> u64 {
         self.last += 1;
         let call = self.last;
-        self.handle(event(Event::of(kind).u64("call", call)));
+        self.handle(event(call));
         call
     }
 
     /// Starts a call for locks.
-    pub(crate) fn ask(&mut self, keys: &[&str], mode: (u8, u32, u32), wait: u64) -> u64 {
-        self.call(2, |event| asking(event, keys, mode, wait))
+    pub(crate) fn ask(&mut self, keys: &[&str], mode: Mode, wait: Option<Duration>) -> u64 {
+        let (wanted, terms) = asking(keys, mode);
+        self.call(|call| Event::Lock {
+            call,
+            wanted,
+            wait,
+            terms,
+        })
+    }
+
+    pub(crate) fn asks_to_lead(&mut self, key: &str, value: &[u8], wait: Option<Duration>) -> u64 {
+        let (wanted, terms) = asking(&[key], EXCLUSIVE);
+        self.call(|call| Event::Campaign {
+            call,
+            wanted,
+            wait,
+            terms,
+            value,
+        })
     }
 
     /// Campaigns with that value.
     pub(crate) fn campaign(&mut self, key: &str, value: &str) -> u64 {
-        let call = self.call(19, |event| {
-            let event = asking(event, &[key], (0, 1, 0), NONE);
-            event.bytes("value", value.as_bytes())
-        });
+        let call = self.asks_to_lead(key, value.as_bytes(), None);
         self.granted(call);
         call
     }
 
-    pub(crate) fn lock(&mut self, keys: &[&str], mode: (u8, u32, u32)) -> u64 {
-        let call = self.ask(keys, mode, NONE);
+    pub(crate) fn lock(&mut self, keys: &[&str], mode: Mode) -> u64 {
+        let call = self.ask(keys, mode, None);
         self.granted(call);
         call
     }
 
     /// The fences of a grant.
-    pub(crate) fn granted(&mut self, call: u64) -> Vec<(String, u64)> {
+    pub(crate) fn granted(&mut self, call: u64) -> Vec<(&'static [u8], Fence)> {
         let is_meant =
-            |it: &Action| matches!(it, Action::Granted { call: told, .. } if *told == call);
+            |it: &Action<'_>| matches!(it, Action::Granted { call: told, .. } if *told == call);
         match self.told("a grant", is_meant) {
             Action::Granted { fences, .. } => fences,
             other => panic!("{other:?}"),
@@ -181,29 +208,31 @@ impl Host {
         match end {
             Action::Refused { .. } => "refused".to_owned(),
             Action::Done { .. } => "done".to_owned(),
-            Action::Failed { code, .. } => code,
+            Action::Failed { code, .. } => code.to_owned(),
             other => panic!("{other:?}"),
         }
     }
 
     /// The next change for an observer, or the answer to a question: the fence and the value.
-    pub(crate) fn leader(&mut self, call: u64) -> Option<(u64, String)> {
+    pub(crate) fn leader(&mut self, call: u64) -> Option<(Fence, &'static [u8])> {
         let is_meant =
-            |it: &Action| matches!(it, Action::Leader { call: told, .. } if *told == call);
+            |it: &Action<'_>| matches!(it, Action::Leader { call: told, .. } if *told == call);
         match self.told("a leader", is_meant) {
-            Action::Leader { leader, .. } => leader.map(|(fence, value, ..)| (fence, value)),
+            Action::Leader { leader, .. } => leader.map(|it| (it.fence, it.value)),
             other => panic!("{other:?}"),
         }
     }
 
     /// Whether it received the leader and has not read it.
     pub(crate) fn is_told_of(&self, call: u64) -> bool {
-        let is_of = |it: &Action| matches!(it, Action::Leader { call: told, .. } if *told == call);
+        let is_of =
+            |it: &Action<'_>| matches!(it, Action::Leader { call: told, .. } if *told == call);
         self.told.iter().any(is_of)
     }
 
     pub(crate) fn release(&mut self, guard: u64) -> String {
-        let call = self.call(3, |event| event.u64("guard", guard).u64("least", NONE));
+        let least = None;
+        let call = self.call(|call| Event::Release { call, guard, least });
         self.end(call)
     }
 
@@ -219,30 +248,32 @@ impl Host {
     }
 }
 
-/// The fields of a request for locks.
-pub(crate) fn asking(
-    event: Event,
-    keys: &[&str],
-    (mode, permits, limit): (u8, u32, u32),
-    wait: u64,
-) -> Event {
-    let event = event
-        .u8("owner", 0)
-        .u64("activity", 0)
-        .bytes("name", b"")
-        .list("keys", keys);
-    let event = event
-        .u8("mode", mode)
-        .u32("permits", permits)
-        .u32("limit", limit);
-    let event = event
-        .u64("wait", wait)
-        .u64("lease", 30_000)
-        .u8("renewed", 1);
-    event
-        .u64("max hold", NONE)
-        .u64("bound", NONE)
-        .u16("replicas", 0)
+pub(crate) const EXCLUSIVE: Mode = Mode {
+    mode: Access::Exclusive,
+    permits: 1,
+    limit: 0,
+};
+
+/// What a request for locks asks for.
+fn asking<'a>(keys: &[&'a str], mode: Mode) -> (Wanted<'a>, Terms) {
+    let (owner, activity, name) = (Owning::New, 0, "");
+    let wanted = Wanted {
+        owner: Owner {
+            owner,
+            activity,
+            name,
+        },
+        keys: keys.iter().map(|key| key.as_bytes()).collect(),
+        mode,
+    };
+    let terms = Terms {
+        lease: Duration::from_secs(30),
+        renewed: true,
+        max_hold: None,
+        bound: None,
+        replicas: 0,
+    };
+    (wanted, terms)
 }
 
 /// The path of the server's module is not part of the record.

@@ -1,20 +1,36 @@
 //! A machine with a host in Rust, on a real server; and recorded runs, which check every host.
 
+mod configuration;
 mod form;
 mod host;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
-use form::{Action, Event, NONE, configuration, read};
-use host::{Host, asking};
+use configuration::configuration;
+use form::{answer, fields, fields_of_event, shown};
+use host::{EXCLUSIVE, Host};
+use rlock_embed::format::{NONE, Reader};
+use rlock_embed::messages::{self, Access, Action, Ending, Event, Mode, read_output};
 use rlock_embed::{Machine, Malformed};
 use rlock_testkit::{Server, eventually};
 use serde_json::{Value, json};
 
-const EXCLUSIVE: (u8, u32, u32) = (0, 1, 0);
-const SHARED: (u8, u32, u32) = (1, 1, 0);
+const SHARED: Mode = Mode {
+    mode: Access::Shared,
+    ..EXCLUSIVE
+};
 
-fn is_over(guard: u64) -> impl Fn(&Action) -> bool {
+const fn permits(permits: u32, limit: u32) -> Mode {
+    let mode = Access::Permits;
+    Mode {
+        mode,
+        permits,
+        limit,
+    }
+}
+
+fn is_over(guard: u64) -> impl Fn(&Action<'_>) -> bool {
     move |it| matches!(it, Action::Over { guard: told, .. } if *told == guard)
 }
 
@@ -22,13 +38,13 @@ fn is_over(guard: u64) -> impl Fn(&Action) -> bool {
 fn run(server: &Server) -> Host {
     let (url, mut other) = (server.url(), Host::new(&server.url(), "other"));
     let mut host = Host::new(&url, "host");
-    let connect = host.call(1, |event| event);
+    let connect = host.call(|call| Event::Connect { call });
     assert_eq!(host.end(connect), "done");
 
     let first = host.lock(&["k"], EXCLUSIVE);
-    let tried = other.ask(&["k"], EXCLUSIVE, 0);
+    let tried = other.ask(&["k"], EXCLUSIVE, Some(Duration::ZERO));
     assert_eq!(other.end(tried), "refused");
-    let waits = other.ask(&["k"], EXCLUSIVE, 5_000);
+    let waits = other.ask(&["k"], EXCLUSIVE, Some(Duration::from_secs(5)));
     eventually("it waits", || {
         other.look();
         server.queued("k") == 1
@@ -40,41 +56,48 @@ fn run(server: &Server) -> Host {
 
     let all = host.lock(&["b", "a"], EXCLUSIVE);
     assert_eq!(host.release(all), "done");
-    let permits = host.lock(&["p"], (2, 2, 3));
+    let permits = host.lock(&["p"], permits(2, 3));
     assert_eq!(host.release(permits), "done");
 
     let reads = host.lock(&["r"], SHARED);
-    let upgrade = host.call(4, |event| event.u64("guard", reads).u64("wait", 0));
+    let (guard, wait) = (reads, Some(Duration::ZERO));
+    let upgrade = host.call(|call| Event::Upgrade { call, guard, wait });
     assert_eq!(host.granted(upgrade).len(), 1);
-    let extend = host.call(5, |event| event.u64("guard", reads).u64("lease", 60_000));
+    let lease = Duration::from_secs(60);
+    let extend = host.call(|call| Event::Extend { call, guard, lease });
     assert_eq!(host.end(extend), "done");
-    let downgrade = host.call(6, |event| event.u64("guard", reads));
+    let downgrade = host.call(|call| Event::Downgrade { call, guard });
     assert_eq!(host.end(downgrade), "done");
     assert_eq!(host.release(reads), "done");
 
-    let question = host.call(7, |event| {
-        let event = event.bytes("key", b"k").list("words", &["RLOCK.INFO", "k"]);
-        event.u8("changes", 0).u64("limit", NONE)
+    let question = host.call(|call| Event::Question {
+        call,
+        key: b"k",
+        words: vec![b"RLOCK.INFO", b"k"],
+        changes: false,
+        limit: None,
     });
-    let is_answer = |it: &Action| matches!(it, Action::Answered { call, .. } if *call == question);
+    let is_answer =
+        |it: &Action<'_>| matches!(it, Action::Answered { call, .. } if *call == question);
     let Action::Answered { answers, .. } = host.told("an answer", is_answer) else {
         panic!("no answer");
     };
-    assert_eq!(answers[0]["mode"], "free");
+    assert_eq!(answer(&answers)[0]["mode"], "free");
 
-    let observer = host.call(21, |event| event.bytes("key", b"led"));
+    let observer = host.call(|call| Event::Observe { call, key: b"led" });
     assert_eq!(host.leader(observer), None);
     let leads = host.campaign("led", "a:1");
     let (fence, value) = host.leader(observer).expect("a leader");
-    assert_eq!(value, "a:1");
-    let proclaim = host.call(20, |event| event.u64("guard", leads).bytes("value", b"a:2"));
+    assert_eq!(value, b"a:1");
+    let (guard, value) = (leads, b"a:2");
+    let proclaim = host.call(|call| Event::Proclaim { call, guard, value });
     assert_eq!(host.end(proclaim), "done");
-    assert_eq!(host.leader(observer), Some((fence, "a:2".to_owned())));
-    let asked = host.call(22, |event| event.bytes("key", b"led"));
-    assert_eq!(host.leader(asked), Some((fence, "a:2".to_owned())));
+    assert_eq!(host.leader(observer), Some((fence, &b"a:2"[..])));
+    let asked = host.call(|call| Event::Leader { call, key: b"led" });
+    assert_eq!(host.leader(asked), Some((fence, &b"a:2"[..])));
     assert_eq!(host.release(leads), "done");
     assert_eq!(host.leader(observer), None);
-    host.handle(Event::of(8).u64("call", observer));
+    host.handle(Event::Abandon { call: observer });
 
     let lost = host.lock(&["lost"], EXCLUSIVE);
     assert!(host.is_valid(lost));
@@ -83,7 +106,7 @@ fn run(server: &Server) -> Host {
         host.told("the loss", is_over(lost)),
         Action::Over {
             guard: lost,
-            why: 1
+            why: Ending::EndedByServer
         }
     );
     assert!(!host.is_valid(lost));
@@ -94,10 +117,10 @@ fn run(server: &Server) -> Host {
     assert!(host.is_valid(held));
     assert_eq!(host.release(held), "done");
 
-    host.handle(Event::of(14));
-    let flush = host.call(13, |event| event);
+    host.handle(Event::LeaveAll {});
+    let flush = host.call(|call| Event::Flush { call });
     assert_eq!(host.end(flush), "done");
-    host.handle(Event::of(15));
+    host.handle(Event::Closed {});
     host
 }
 
@@ -118,12 +141,12 @@ fn a_wait_that_is_given_up_leaves_nothing() {
         Host::new(&server.url(), "o"),
     );
     let held = other.lock(&["k"], EXCLUSIVE);
-    let waits = host.ask(&["k"], EXCLUSIVE, NONE);
+    let waits = host.ask(&["k"], EXCLUSIVE, None);
     eventually("it waits", || {
         host.look();
         server.queued("k") == 1
     });
-    host.handle(Event::of(8).u64("call", waits));
+    host.handle(Event::Abandon { call: waits });
     eventually("it has left", || {
         host.look();
         server.queued("k") == 0
@@ -131,7 +154,7 @@ fn a_wait_that_is_given_up_leaves_nothing() {
     assert_eq!(other.release(held), "done");
     // Nobody received this grant.
     let untaken = host.lock(&["k"], EXCLUSIVE);
-    host.handle(Event::of(18).u64("guard", untaken));
+    host.handle(Event::Untaken { guard: untaken });
     eventually("it is free", || {
         host.look();
         server.ask("EXISTS k") == "0"
@@ -143,12 +166,11 @@ fn a_release_with_a_time_out_of_range_frees_nothing() {
     let server = Server::start();
     let mut host = Host::new(&server.url(), "host");
     let guard = host.lock(&["k"], EXCLUSIVE);
-    let too_long = 31 * 24 * 60 * 60 * 1000;
-    let release = |event: Event| event.u64("guard", guard).u64("least", too_long);
-    let call = host.call(3, release);
+    let least = Some(Duration::from_secs(31 * 24 * 60 * 60));
+    let call = host.call(|call| Event::Release { call, guard, least });
     assert_eq!(host.end(call), "OutOfRange");
     assert!(!host.is_valid(guard));
-    let flush = host.call(13, |event| event);
+    let flush = host.call(|call| Event::Flush { call });
     assert_eq!(host.end(flush), "done");
     assert_eq!(server.ask("EXISTS k"), "1");
 }
@@ -156,10 +178,10 @@ fn a_release_with_a_time_out_of_range_frees_nothing() {
 #[test]
 fn bad_arguments_are_named() {
     for url in ["http://x", "redis://", ""] {
-        let wrong = Machine::new(&configuration(url, "").bytes).err().unwrap();
+        let wrong = Machine::new(&configuration(url, "")).err().unwrap();
         assert!(wrong.starts_with("url is "), "{url}: {wrong}");
     }
-    let wrong = Machine::new(&configuration("redis://x", "a b").bytes)
+    let wrong = Machine::new(&configuration("redis://x", "a b"))
         .err()
         .unwrap();
     assert!(wrong.contains("name"), "{wrong}");
@@ -174,17 +196,13 @@ fn bad_arguments_are_named() {
         (&[][..], EXCLUSIVE),
         (&["a", "a"], EXCLUSIVE),
         (&["a", "b"], SHARED),
-        (&["a"], (2, 2, 1)),
-        (&["a"], (2, 0, 1)),
+        (&["a"], permits(2, 1)),
+        (&["a"], permits(0, 1)),
     ] {
-        let call = host.ask(keys, mode, 0);
-        assert_eq!(host.end(call), "OutOfRange", "{keys:?} {mode:?}");
+        let call = host.ask(keys, mode, Some(Duration::ZERO));
+        assert_eq!(host.end(call), "OutOfRange", "{keys:?}");
     }
-    let value = "x".repeat(1025);
-    let call = host.call(19, |event| {
-        let event = asking(event, &["a"], EXCLUSIVE, 0);
-        event.bytes("value", value.as_bytes())
-    });
+    let call = host.asks_to_lead("a", &[b'x'; 1025], Some(Duration::ZERO));
     assert_eq!(host.end(call), "OutOfRange");
 }
 
@@ -192,12 +210,12 @@ fn bad_arguments_are_named() {
 fn observers_end_with_their_client_and_are_told_why() {
     let server = Server::start();
     let mut host = Host::new(&server.url(), "host");
-    let left = host.call(21, |event| event.bytes("key", b"k"));
+    let left = host.call(|call| Event::Observe { call, key: b"k" });
     assert_eq!(host.leader(left), None);
-    host.handle(Event::of(8).u64("call", left));
+    host.handle(Event::Abandon { call: left });
     let mut observers: Vec<u64> = Vec::new();
     for _ in 0..2 {
-        observers.push(host.call(21, |event| event.bytes("key", b"k")));
+        observers.push(host.call(|call| Event::Observe { call, key: b"k" }));
     }
     for observer in &observers {
         assert_eq!(host.leader(*observer), None);
@@ -205,9 +223,9 @@ fn observers_end_with_their_client_and_are_told_why() {
     let mut other = Host::new(&server.url(), "other");
     other.campaign("k", "v");
     for observer in &observers {
-        assert_eq!(host.leader(*observer).expect("a leader").1, "v");
+        assert_eq!(host.leader(*observer).expect("a leader").1, b"v");
     }
-    host.handle(Event::of(15));
+    host.handle(Event::Closed {});
     for observer in observers {
         assert_eq!(host.end(observer), "Closed");
     }
@@ -236,9 +254,15 @@ fn what_is_no_event_changes_nothing() {
 #[test]
 fn what_is_recorded_is_what_hosts_write_and_read() {
     let record = record();
+    let begun = unhex(&record["configuration"]["bytes"]);
+    assert_eq!(record["configuration"]["fields"], of_configuration(&begun));
     let mut seen = std::collections::BTreeSet::new();
     for step in record["steps"].as_array().unwrap() {
-        let (deadline, actions) = read(&unhex(&step["output"]));
+        let (event, output) = (unhex(&step["event"]), unhex(&step["output"]));
+        assert_eq!(step["fields"], json!(fields_of_event(&event)));
+        let known = Event::read(&mut Reader::new(&event)).unwrap();
+        assert_eq!(known.to_bytes(), event);
+        let (deadline, actions) = read_output(&output).unwrap();
         assert_eq!(
             json!((deadline != NONE).then_some(deadline)),
             step["deadline"]
@@ -271,15 +295,15 @@ fn begun(record: &Value) -> Machine {
 /// One line for each step.
 fn recorded(host: &Host) -> String {
     let configuration = json!({
-        "fields": host.configuration.fields,
-        "bytes": hex(&host.configuration.bytes),
+        "fields": of_configuration(&host.configuration),
+        "bytes": hex(&host.configuration),
     });
     let steps = host.steps.iter().map(|step| {
-        let (deadline, actions) = read(&step.output);
+        let (deadline, actions) = read_output(&step.output).unwrap();
         let step = json!({
             "now": step.now,
-            "fields": step.event.fields,
-            "event": hex(&step.event.bytes),
+            "fields": fields_of_event(&step.event),
+            "event": hex(&step.event),
             "output": hex(&step.output),
             "deadline": (deadline != NONE).then_some(deadline),
             "actions": actions.iter().map(shown).collect::<Vec<_>>(),
@@ -291,48 +315,12 @@ fn recorded(host: &Host) -> String {
     format!("{{\"configuration\":{configuration},\"steps\":[\n{steps}\n]}}\n")
 }
 
-/// An action, by the names of its fields.
-fn shown(action: &Action) -> Value {
-    match action {
-        Action::Connect {
-            connection,
-            how,
-            host,
-            port,
-        } => {
-            json!({ "connect": connection, "how": how, "host": host, "port": port })
-        }
-        Action::Write { connection, bytes } => {
-            json!({ "write": connection, "bytes": String::from_utf8_lossy(bytes) })
-        }
-        Action::Close { connection } => json!({ "close": connection }),
-        Action::Granted {
-            call,
-            guard,
-            owner,
-            fences,
-        } => {
-            json!({ "granted": call, "guard": guard, "owner": owner, "fences": fences })
-        }
-        Action::Refused { call } => json!({ "refused": call }),
-        Action::Done { call } => json!({ "done": call }),
-        Action::Failed {
-            call,
-            code,
-            text,
-            is_transient,
-        } => {
-            json!({ "failed": call, "code": code, "text": text, "transient": is_transient })
-        }
-        Action::Answered { call, answers } => json!({ "answered": call, "answers": answers }),
-        Action::Over { guard, why } => json!({ "over": guard, "why": why }),
-        Action::Note { level, text } => json!({ "note": level, "text": text }),
-        Action::Leader {
-            call,
-            leader,
-            missed,
-        } => json!({ "leader": leader, "call": call, "missed": missed }),
-    }
+fn of_configuration(bytes: &[u8]) -> Value {
+    json!(fields(
+        messages::configuration(),
+        &mut Reader::new(bytes),
+        Vec::new()
+    ))
 }
 
 fn hex(bytes: &[u8]) -> String {

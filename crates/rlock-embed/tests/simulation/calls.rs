@@ -1,6 +1,10 @@
 //! The calls to a machine, and their outcomes.
 
-use crate::form::{Action, Event, NONE};
+use std::time::Duration;
+
+use rlock_embed::format::{Fence, NONE};
+use rlock_embed::messages::{Access, Action, Event, Leader, Mode, Owner, Owning, Terms, Wanted};
+
 use crate::world::{CLIENTS, MS, SECOND, World};
 
 /// How long a call that does not wait for a lock is retried.
@@ -10,7 +14,26 @@ const PATIENCE: u64 = 10 * SECOND;
 const MARGIN: u64 = 2_100 * MS;
 const LEASE_MAX: u64 = 40 * SECOND;
 /// Exclusive, shared, or some of two permits, which have a key of their own.
-pub(crate) const MODES: [(u8, u32, u32); 4] = [(0, 1, 0), (1, 1, 0), (2, 1, 2), (2, 2, 2)];
+pub(crate) const MODES: [Mode; 4] = [
+    mode(Access::Exclusive, 1, 0),
+    mode(Access::Shared, 1, 0),
+    mode(Access::Permits, 1, 2),
+    mode(Access::Permits, 2, 2),
+];
+
+const fn mode(mode: Access, permits: u32, limit: u32) -> Mode {
+    Mode {
+        mode,
+        permits,
+        limit,
+    }
+}
+
+/// A time in milliseconds of a message.
+fn millis(time: u64) -> Option<Duration> {
+    (time != NONE).then(|| Duration::from_millis(time))
+}
+
 /// In slots 15495, 3300 and 7365.
 const KEYS: [&[&str]; 6] = [
     &["a"],
@@ -20,6 +43,13 @@ const KEYS: [&[&str]; 6] = [
     &["a", "c"],
     &["c", "a", "b"],
 ];
+
+/// The fence of each key.
+fn named(fences: &[(&[u8], Fence)]) -> Vec<(String, u64)> {
+    let fences = fences.iter();
+    let named = fences.map(|(key, fence)| (String::from_utf8_lossy(key).into_owned(), fence.0));
+    named.collect()
+}
 
 #[derive(Debug)]
 pub(crate) struct Call {
@@ -43,7 +73,7 @@ enum What {
     Flush,
     Question,
     /// The last report, if there was one.
-    Observe(Option<Option<(u64, String)>>),
+    Observe(Option<Option<(u64, Vec<u8>)>>),
     Leader,
 }
 
@@ -85,27 +115,29 @@ impl World<'_> {
             }
             (16 | 17, Some(guard)) => {
                 let wait = [NONE, 0, 10 * u64::from(time)][usize::from(how) % 3];
-                let call = |it: Event| it.u64("guard", guard).u64("wait", wait);
-                self.calls(client, 4, What::Upgrade(guard), wait, 1, call);
+                self.calls(client, What::Upgrade(guard), wait, 1, |call| {
+                    let wait = millis(wait);
+                    Event::Upgrade { call, guard, wait }
+                });
             }
             (18, Some(guard)) => {
                 // An invalid lease is the caller's error.
-                let lease = 200 * u64::from(how);
-                let call = |it: Event| it.u64("guard", guard).u64("lease", lease);
-                self.calls(client, 5, What::Done, 0, 1, call);
+                let lease = Duration::from_millis(200 * u64::from(how));
+                let event = |call| Event::Extend { call, guard, lease };
+                self.calls(client, What::Done, 0, 1, event);
             }
             (19 | 20, Some(guard)) => {
                 let it = self.clients[client].guards.get_mut(&guard).unwrap();
                 if it.fences.len() == 1 && it.mode == 0 {
                     it.mode = 1;
                 }
-                let call = |it: Event| it.u64("guard", guard);
-                self.calls(client, 6, What::Done, 0, 1, call);
+                let event = |call| Event::Downgrade { call, guard };
+                self.calls(client, What::Done, 0, 1, event);
             }
             (21 | 22, _) => {
-                if let Some(call) = calls.get(usize::from(which) % calls.len().max(1)) {
-                    self.clients[client].calls.remove(call);
-                    self.tell(client, Event::of(8).u64("call", *call));
+                if let Some(&call) = calls.get(usize::from(which) % calls.len().max(1)) {
+                    self.clients[client].calls.remove(&call);
+                    self.tell(client, Event::Abandon { call });
                 }
             }
             (23, _) => self.wonders(client),
@@ -141,22 +173,23 @@ impl World<'_> {
                 self.has_acted();
             }
             (29, _) => self.errs(client, how, which),
-            (30, _) if how < 64 => self.calls(client, 1, What::Done, 0, 1, |it| it),
+            (30, _) if how < 64 => {
+                self.calls(client, What::Done, 0, 1, |call| Event::Connect { call });
+            }
             (30, _) => self.proclaims(client, guard, time),
-            (31, _) => self.calls(client, 9, What::Question, 0, 1, |it| it),
+            (31, _) => self.calls(client, What::Question, 0, 1, |call| Event::Metrics { call }),
             _ => {}
         }
     }
 
     /// Starts a call that may wait for `wait` milliseconds. One that does not wait has some time for each of its `requests`.
-    fn calls(
+    fn calls<'e>(
         &mut self,
         client: usize,
-        kind: u8,
         what: What,
         wait: u64,
         requests: u64,
-        event: impl FnOnce(Event) -> Event,
+        event: impl FnOnce(u64) -> Event<'e>,
     ) {
         let now = self.now;
         let this = &mut self.clients[client];
@@ -177,7 +210,7 @@ impl World<'_> {
                 latest,
             },
         );
-        self.tell(client, event(Event::of(kind).u64("call", call)));
+        self.tell(client, event(call));
     }
 
     fn asks(&mut self, client: usize, how: u8, which: u8) {
@@ -201,18 +234,17 @@ impl World<'_> {
             1 | 2 if keys.len() > 1 && wait != NONE => 3 + self.below(5),
             _ => 1_000 + self.below(8_000),
         };
-        let (mut renewed, mut most, mut bound, mut replicas) = (1, NONE, NONE, 0);
+        let (mut renewed, mut most, mut bound, mut replicas) = (true, NONE, NONE, 0);
         match how / 4 % 8 {
-            0 => renewed = 0,
+            0 => renewed = false,
             1 => most = lease + self.below(5_000),
             2 => bound = lease / 2,
             3 if keys.len() == 1 => replicas = 1,
             _ => {}
         }
         // Activities get their holds by several calls.
-        let owner = u8::from(how / 32 < 3 && mode < 2);
-        let is_plain = renewed == 1 && most == NONE && bound == NONE && owner == 0;
-        let (permits, limit) = (MODES[mode].1, MODES[mode].2);
+        let is_activity = how / 32 < 3 && mode < 2;
+        let is_plain = renewed && most == NONE && bound == NONE && !is_activity;
         let requests = match self.is_cluster() {
             true => keys.len() as u64 + 1,
             false => 1,
@@ -225,23 +257,45 @@ impl World<'_> {
             false => What::Lock(names, mode as u8, grace, is_plain),
         };
         let is_campaign = mode == 0 && keys.len() == 1 && how.is_multiple_of(2);
-        let kind = if is_campaign { 19 } else { 2 };
-        self.calls(client, kind, what, wait, requests, |it| {
-            let it = it.u8("owner", owner).u64("activity", u64::from(how % 2));
-            let it = it
-                .bytes("name", b"")
-                .list("keys", keys)
-                .u8("mode", MODES[mode].0);
-            let it = it
-                .u32("permits", permits)
-                .u32("limit", limit)
-                .u64("wait", wait);
-            let it = it.u64("lease", lease).u8("renewed", renewed);
-            let it = it.u64("max hold", most).u64("bound", bound);
-            let it = it.u16("replicas", replicas);
+        let value = how.to_string();
+        self.calls(client, what, wait, requests, |call| {
+            let owner = if is_activity {
+                Owning::Activity
+            } else {
+                Owning::New
+            };
+            let (activity, name) = (u64::from(how % 2), "");
+            let wanted = Wanted {
+                owner: Owner {
+                    owner,
+                    activity,
+                    name,
+                },
+                keys: keys.iter().map(|key| key.as_bytes()).collect(),
+                mode: MODES[mode].clone(),
+            };
+            let terms = Terms {
+                lease: Duration::from_millis(lease),
+                renewed,
+                max_hold: millis(most),
+                bound: millis(bound),
+                replicas,
+            };
+            let (wait, value) = (millis(wait), value.as_bytes());
             match is_campaign {
-                true => it.bytes("value", &how.to_string().into_bytes()),
-                false => it,
+                true => Event::Campaign {
+                    call,
+                    wanted,
+                    wait,
+                    terms,
+                    value,
+                },
+                false => Event::Lock {
+                    call,
+                    wanted,
+                    wait,
+                    terms,
+                },
             }
         });
     }
@@ -250,15 +304,21 @@ impl World<'_> {
         let Some(guard) = guard else { return };
         let value = usize::from(time) * 5;
         // A value that is too long is the caller's error, and so is a value with a shared guard.
-        self.calls(client, 20, What::Done, 0, 1, |it| {
-            it.u64("guard", guard).bytes("value", &vec![b'v'; value])
+        let value = &vec![b'v'; value];
+        self.calls(client, What::Done, 0, 1, |call| Event::Proclaim {
+            call,
+            guard,
+            value,
         });
     }
 
     fn observes(&mut self, client: usize, how: u8, which: u8) {
         let key = ["a", "b", "c"][usize::from(which) % 3].as_bytes();
         if how.is_multiple_of(4) {
-            return self.calls(client, 22, What::Leader, 0, 1, |it| it.bytes("key", key));
+            return self.calls(client, What::Leader, 0, 1, |call| Event::Leader {
+                call,
+                key,
+            });
         }
         let observers = self.clients[client].calls.values();
         if observers
@@ -266,9 +326,8 @@ impl World<'_> {
             .count()
             < 4
         {
-            self.calls(client, 21, What::Observe(None), NONE, 1, |it| {
-                it.bytes("key", key)
-            });
+            let what = What::Observe(None);
+            self.calls(client, what, NONE, 1, |call| Event::Observe { call, key });
         }
     }
 
@@ -277,14 +336,15 @@ impl World<'_> {
         let calls = self.clients[client].calls.iter();
         let observers = calls.filter(|it| matches!(it.1.what, What::Observe(_)));
         let observers: Vec<u64> = observers.map(|it| *it.0).collect();
-        for observer in observers {
-            self.clients[client].calls.remove(&observer);
-            self.tell(client, Event::of(8).u64("call", observer));
+        for call in observers {
+            self.clients[client].calls.remove(&call);
+            self.tell(client, Event::Abandon { call });
         }
     }
 
     /// Each change is a real one, and fences never decrease.
-    fn observed(&mut self, client: usize, call: u64, leader: Option<(u64, String)>, missed: bool) {
+    fn observed(&mut self, client: usize, call: u64, leader: Option<&Leader<'_>>, missed: bool) {
+        let leader = leader.map(|it| (it.fence.0, it.value.to_vec()));
         self.seen.changes += 1;
         let call = self.clients[client].calls.get_mut(&call);
         let Some(What::Observe(known)) = call.map(|it| &mut it.what) else {
@@ -316,19 +376,21 @@ impl World<'_> {
         let kept = keys.filter_map(|(key, _)| Some((key, it.owner.clone(), until?)));
         let kept = kept.collect();
         let what = What::Release(it.is_over, kept);
-        self.calls(client, 3, what, 0, 1, |event| {
-            event
-                .u64("guard", guard)
-                .u64("least", least.unwrap_or(NONE))
+        self.calls(client, what, 0, 1, |call| {
+            let least = least.map(Duration::from_millis);
+            Event::Release { call, guard, least }
         });
     }
 
     /// A client without requests does not notice that a connection is silent.
     pub(crate) fn wonders(&mut self, client: usize) {
         let key: &[u8] = [&b"a"[..], b""][self.below(2) as usize];
-        self.calls(client, 7, What::Question, 0, 1, |it| {
-            let it = it.bytes("key", key).list("words", &["RLOCK.INFO", "a"]);
-            it.u8("changes", 0).u64("limit", NONE)
+        self.calls(client, What::Question, 0, 1, |call| Event::Question {
+            call,
+            key,
+            words: vec![b"RLOCK.INFO", b"a"],
+            changes: false,
+            limit: None,
         });
     }
 
@@ -368,8 +430,8 @@ impl World<'_> {
         }
         self.disturbed = self.now;
         self.kept.clear();
-        self.tell(client, Event::of(14));
-        self.calls(client, 13, What::Flush, NONE, 1, |it| it);
+        self.tell(client, Event::LeaveAll {});
+        self.calls(client, What::Flush, NONE, 1, |call| Event::Flush { call });
         self.closes_by(client, 20 * SECOND);
     }
 
@@ -381,9 +443,9 @@ impl World<'_> {
         }
         for guard in guards {
             self.clients[client].guards.remove(&guard);
-            self.tell(client, Event::of(17).u64("guard", guard));
+            self.tell(client, Event::Leave { guard });
         }
-        self.tell(client, Event::of(15));
+        self.tell(client, Event::Closed {});
         let this = &self.clients[client];
         if !(this.calls.is_empty() && this.open.is_empty() && this.machine.is_empty()) {
             let left = format!("{:?}, {:?}", this.calls, this.open);
@@ -398,10 +460,8 @@ impl World<'_> {
         let used = this.calls.keys().chain(this.guards.keys()).next().copied();
         let call = this.last + 1;
         let event = |call| {
-            let it = Event::of(3)
-                .u64("call", call)
-                .u64("guard", u64::from(which));
-            it.u64("least", NONE).bytes
+            let (guard, least) = (u64::from(which), None);
+            Event::Release { call, guard, least }.to_bytes()
         };
         let mut bytes = event(call);
         match (how % 5, used) {
@@ -421,14 +481,14 @@ impl World<'_> {
     }
 
     /// Handles an action for a caller.
-    pub(crate) fn told(&mut self, client: usize, action: Action) {
+    pub(crate) fn told(&mut self, client: usize, action: Action<'_>) {
         let call = match &action {
             Action::Leader {
                 call,
                 leader,
                 missed,
             } if self.is_observer(client, *call) => {
-                let leader = leader.clone().map(|it| (it.0, it.1));
+                let leader = leader.as_ref();
                 return self.observed(client, *call, leader, *missed);
             }
             Action::Granted { call, .. }
@@ -465,12 +525,13 @@ impl World<'_> {
                     ..
                 },
             ) => {
+                let fences = named(&fences);
                 if guard != call || !fences.iter().map(|it| &*it.0).eq(keys.iter().copied()) {
                     return self.is_wrong(|| format!("{keys:?} were asked for: {fences:?}"));
                 }
                 let it = Guard {
                     fences,
-                    owner,
+                    owner: owner.to_owned(),
                     mode,
                     begun: ended.begun,
                     grace,
@@ -491,6 +552,7 @@ impl World<'_> {
                 },
             ) => match self.clients[client].guards.get_mut(&of) {
                 Some(it) if guard == of && it.owner == owner && it.fences.len() == fences.len() => {
+                    let fences = named(&fences);
                     (it.mode, it.is_over, it.fences, it.dead_since) = (0, false, fences, None);
                     self.is_granted(client, guard);
                 }
@@ -521,8 +583,13 @@ impl World<'_> {
             (What::Flush, Action::Done { .. }) => self.closes_by(client, 0),
             (What::Done, Action::Done { .. })
             | (What::Question, Action::Answered { .. })
-            | (What::Leader, Action::Leader { .. }) => {}
-            (What::Invalid, Action::Failed { code, .. }) if code == "OutOfRange" => {}
+            | (What::Leader, Action::Leader { .. })
+            | (
+                What::Invalid,
+                Action::Failed {
+                    code: "OutOfRange", ..
+                },
+            ) => {}
             (what, Action::Failed { code, text, .. }) => {
                 let is_valid = matches!(what, What::Lock(..));
                 if code == "Protocol"
@@ -555,8 +622,11 @@ impl World<'_> {
             // Its caller has gone meanwhile, or drops it.
             kind @ (0 | 1) => {
                 self.clients[client].guards.remove(&guard);
-                let kind = [18, 17][kind as usize];
-                self.tell(client, Event::of(kind).u64("guard", guard));
+                let event = match kind {
+                    0 => Event::Untaken { guard },
+                    _ => Event::Leave { guard },
+                };
+                self.tell(client, event);
             }
             2 => self.releases(client, guard, None),
             _ => {}

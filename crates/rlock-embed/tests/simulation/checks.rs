@@ -49,9 +49,9 @@ impl World<'_> {
                     let is_in_doubt = with.1.min(*fence) <= doubtful;
                     (other.owner != one.owner && !is_in_doubt).then_some(*other)
                 });
-                let mut permits = MODES[usize::from(one.mode)].1;
+                let mut permits = MODES[usize::from(one.mode)].permits;
                 for other in others {
-                    permits += MODES[usize::from(other.mode)].1;
+                    permits += MODES[usize::from(other.mode)].permits;
                     let is_alone = one.mode == 0 || other.mode == 0;
                     if is_alone || (one.mode > 1 && permits > 2) {
                         wrong = Some(format!("held by {one:?} and {other:?}"));

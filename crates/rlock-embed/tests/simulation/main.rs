@@ -6,9 +6,8 @@
 
 mod calls;
 mod checks;
-#[allow(dead_code, reason = "hosts receive more than these tests check")]
-#[path = "../host/form.rs"]
-mod form;
+#[path = "../host/configuration.rs"]
+mod configuration;
 mod twin;
 mod world;
 

@@ -3,12 +3,14 @@
 use std::collections::{BTreeMap, HashMap};
 
 use rlock_embed::Machine;
+use rlock_embed::format::{Data, NONE};
+use rlock_embed::messages::{Action, Event, Fault, read_output};
 use rlock_engine::wire::resp::{Decoder, Frame};
 use rlock_testkit::core::server::{Server, Session, bulk};
 use rlock_testkit::core::store::Store;
 
 use crate::calls::{Call, Guard};
-use crate::form::{Action, Event, NONE, configuration, read};
+use crate::configuration::configuration;
 use crate::twin::{Twin, Wasm};
 
 pub(crate) const MS: u64 = 1_000_000;
@@ -127,10 +129,10 @@ enum Happening {
     Closes(usize, u8),
 }
 
-fn shown(action: &Action) -> String {
+fn shown(action: &Action<'_>) -> String {
     match action {
         Action::Write { connection, bytes } => {
-            let text = String::from_utf8_lossy(bytes);
+            let text = String::from_utf8_lossy(bytes.0);
             format!("Write {connection} {}", text.replace("\r\n", " "))
         }
         other => format!("{other:?}"),
@@ -182,7 +184,7 @@ impl<'a> World<'a> {
             Kind::One | Kind::Node => "redis://m",
             Kind::Cluster => "redis+cluster://m:6379",
         };
-        let configuration = configuration(url, &name).bytes;
+        let configuration = configuration(url, &name);
         Client {
             machine: Machine::new(&configuration).unwrap(),
             twin: Twin::new(self.wasm, &configuration),
@@ -240,7 +242,7 @@ impl<'a> World<'a> {
                     self.happens(happening);
                 }
             } else if let Some((_, client)) = tick.filter(|(at, _)| *at == first) {
-                self.tell(client, Event::of(16));
+                self.tell(client, Event::Tick {});
             } else {
                 self.server.set_time(self.now);
                 self.has_acted();
@@ -253,24 +255,22 @@ impl<'a> World<'a> {
     }
 
     /// Passes an event to both machines, carries out their actions, and then notifies callers.
-    pub(crate) fn tell(&mut self, client: usize, event: Event) {
-        let now = self.now;
+    pub(crate) fn tell(&mut self, client: usize, event: Event<'_>) {
+        let (now, bytes) = (self.now, event.to_bytes());
         let this = &mut self.clients[client];
-        let output = this.machine.handle(now, &event.bytes, Vec::new());
-        let same = this.twin.handle(now, &event.bytes);
+        let output = this.machine.handle(now, &bytes, Vec::new());
+        let same = this.twin.handle(now, &bytes);
         let Ok(output) = output else {
-            return self.is_wrong(|| format!("refused: {:?}", event.fields));
+            return self.is_wrong(|| format!("refused: {event:?}"));
         };
-        let (deadline, actions) = read(&output);
+        let (deadline, actions) = read_output(&output).unwrap();
         if self.is_told {
-            let fields: Vec<_> = event.fields.iter().map(|it| it[2].to_string()).collect();
-            println!("{} client {client}: {}", now / 1000, fields.join(" "));
+            println!("{} client {client}: {event:?}", now / 1000);
             actions.iter().for_each(|it| println!("  {}", shown(it)));
         }
         if same.as_ref() != Some(&output) {
-            let same = same.map(|it| read(&it));
-            let fields = event.fields;
-            return self.is_wrong(|| format!("{fields:?}: {actions:?}, but its twin: {same:?}"));
+            let same = same.as_deref().map(read_output);
+            return self.is_wrong(|| format!("{event:?}: {actions:?}, but its twin: {same:?}"));
         }
         this.deadline = deadline;
         if deadline != NONE && self.below(8) == 0 {
@@ -283,7 +283,7 @@ impl<'a> World<'a> {
                 Action::Connect { connection, .. } => self.connects(client, connection),
                 Action::Write { connection, bytes } => match self.session(client, connection) {
                     Some(session) if self.wires[&session].is_open => {
-                        self.passes(session, &bytes, true);
+                        self.passes(session, bytes.0, true);
                     }
                     _ => self.is_wrong(|| format!("{connection} is not open to be written to")),
                 },
@@ -419,21 +419,25 @@ impl<'a> World<'a> {
                 if is_cut {
                     return;
                 }
-                let event = Event::of(11).u64("connection", connection);
-                event.bytes("bytes", &bytes)
+                let bytes = Data(&bytes);
+                return self.tell(client, Event::Received { connection, bytes });
             }
             Happening::Opens(_) if !is_down => {
                 if !is_cut {
                     self.server.sessions.insert(session, Session::default());
                 }
                 self.wires.get_mut(&session).unwrap().is_open = true;
-                Event::of(10).u64("connection", connection)
+                Event::Opened { connection }
             }
             _ => {
                 self.clients[client].open.remove(&connection);
-                let failure = self.below(2) as u8;
-                let event = Event::of(12).u64("connection", connection);
-                event.u8("failure", failure).bytes("text", b"cut")
+                let failure = [Fault::Io, Fault::Time][self.below(2) as usize];
+                let text = "cut";
+                Event::Ended {
+                    connection,
+                    failure,
+                    text,
+                }
             }
         };
         self.tell(client, event);

@@ -10,7 +10,7 @@ import java.util.Queue;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
 import rlock.Election.Change;
-import rlock.Engine.Action;
+import rlock.Format.Action;
 
 /**
  * The current leader, then each change, from {@link Election#observe} until it is closed. Any thread may use it.
@@ -35,7 +35,7 @@ public final class Changes implements AutoCloseable {
 
     Changes(Client client, String name) {
         this.client = client;
-        observes = client.call(Client.OBSERVE, null, this::add, event -> event.text(name));
+        observes = client.call(null, this::add, false, (to, call) -> Format.observe(to, call, Election.bytes(name)));
         observes.whenComplete((none, error) -> end(error));
     }
 

@@ -3,6 +3,7 @@ package rlock;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.nio.channels.Selector;
+import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
 import java.security.NoSuchAlgorithmException;
 import java.time.Duration;
@@ -26,8 +27,8 @@ import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.function.Consumer;
 import javax.net.ssl.SSLContext;
-import rlock.Engine.Action;
 import rlock.Engine.Writer;
+import rlock.Format.Action;
 
 /**
  * Locks of one server, of a master that Sentinels name, or of a cluster. A client has one connection to each server, for any
@@ -38,13 +39,9 @@ import rlock.Engine.Writer;
 public final class Client implements AutoCloseable {
     static final String VERSION = "0.1.0";
 
-    static final int CONNECT = 1, LOCK = 2, RELEASE = 3, UPGRADE = 4, EXTEND = 5, DOWNGRADE = 6, QUESTION = 7, ABANDON = 8;
-    static final int METRICS = 9, OPENED = 10, RECEIVED = 11, ENDED = 12, FLUSH = 13, LEAVE_ALL = 14, CLOSED = 15, TICK = 16;
-    static final int UNTAKEN = 18, CAMPAIGN = 19, PROCLAIM = 20, OBSERVE = 21, LEADER = 22;
-    private static final String[] LOSSES = {"its lease ended", "the server ended it", "it was released"};
     private static final System.Logger LOG = System.getLogger("rlock");
-    private static final System.Logger.Level[] LEVELS =
-            {System.Logger.Level.TRACE, System.Logger.Level.DEBUG, System.Logger.Level.WARNING};
+    private static final Format.Mode EXCLUSIVE = new Format.Mode(Format.ACCESS_EXCLUSIVE, 1, 0);
+    private static final Format.Mode SHARED = new Format.Mode(Format.ACCESS_SHARED, 1, 0);
     private static final AtomicInteger THREADS = new AtomicInteger();
 
     private final SSLContext tls;
@@ -182,22 +179,22 @@ public final class Client implements AutoCloseable {
 
     /** The lock of this name. */
     public RLock getLock(String name) {
-        return new RLock(this, List.of(name), 0, 1, 0, Terms.DEFAULT);
+        return new RLock(this, List.of(name), EXCLUSIVE, Terms.DEFAULT);
     }
 
     /** A lock of 1 to 1024 keys: all of them or none. */
     public RLock getMultiLock(String... names) {
-        return new RLock(this, List.of(names), 0, 1, 0, Terms.DEFAULT);
+        return new RLock(this, List.of(names), EXCLUSIVE, Terms.DEFAULT);
     }
 
     /** The lock of this name for readers, who share it. A writer uses {@link #getLock}. */
     public RLock getReadLock(String name) {
-        return new RLock(this, List.of(name), 1, 1, 0, Terms.DEFAULT);
+        return new RLock(this, List.of(name), SHARED, Terms.DEFAULT);
     }
 
     /** {@code permits} of a semaphore that has {@code limit} permits, 1 to 1,000,000. */
     public RLock getSemaphore(String name, int limit, int permits) {
-        return new RLock(this, List.of(name), 2, permits, limit, Terms.DEFAULT);
+        return new RLock(this, List.of(name), new Format.Mode(Format.ACCESS_PERMITS, permits, limit), Terms.DEFAULT);
     }
 
     /** The election of this name, which one client at a time wins. Nothing is sent before its first use. */
@@ -207,7 +204,7 @@ public final class Client implements AutoCloseable {
 
     /** Connects now, and throws if that fails. Without it, the first call connects. */
     public void connect() {
-        join(call(CONNECT, null, event -> {}));
+        join(call(null, Format::connect));
     }
 
     /** An owner for sequential work: its calls re-enter its locks, and the server detects deadlocks between activities. */
@@ -236,9 +233,10 @@ public final class Client implements AutoCloseable {
     }
 
     private Object ask(String key, boolean changes, String command) {
-        var answers = join(call(QUESTION, null, event ->
-                event.text(key).list(List.of(command, key)).u8(changes ? 1 : 0).u64(Engine.NONE)));
-        var answer = ((List<?>) answers.value).get(0);
+        var name = key.getBytes(StandardCharsets.UTF_8);
+        var end = join(call(null, (event, call) ->
+                Format.question(event, call, name, List.of(command, key), changes, Engine.NONE)));
+        var answer = ((List<?>) end.answers).get(0);
         if (answer instanceof RlockException) {
             throw (RlockException) answer;
         }
@@ -247,7 +245,7 @@ public final class Client implements AutoCloseable {
 
     /** The counters of this client: grants, waits, losses, lateRenewals, reconnects. */
     public Map<String, Long> metrics() {
-        var counts = (List<?>) join(call(METRICS, null, event -> {})).value;
+        var counts = (List<?>) join(call(null, Format::metrics)).answers;
         var names = new String[] {"grants", "waits", "losses", "lateRenewals", "reconnects"};
         var metrics = new LinkedHashMap<String, Long>();
         for (int i = 0; i < names.length; i++) {
@@ -267,8 +265,8 @@ public final class Client implements AutoCloseable {
         if (isClosing) {
             return;
         }
-        post(() -> handle(new Writer().u8(LEAVE_ALL)));
-        var flushed = call(FLUSH, null, event -> {});
+        post(() -> handle(Format.leaveAll(new Writer())));
+        var flushed = call(null, Format::flush);
         isClosing = true;
         try {
             flushed.get(timeout.toMillis(), TimeUnit.MILLISECONDS);
@@ -289,7 +287,7 @@ public final class Client implements AutoCloseable {
         if (isEnded) {
             return;
         }
-        handle(new Writer().u8(CLOSED));
+        handle(Format.closed(new Writer()));
         isEnded = true;
         connections.values().forEach(Connection::close);
         calls.values().forEach(call -> call.end.completeExceptionally(RlockException.closed()));
@@ -353,7 +351,7 @@ public final class Client implements AutoCloseable {
                 selector.selectedKeys().clear();
                 doTasks();
                 if (due != Engine.NONE && due <= clock.now()) {
-                    handle(new Writer().u8(TICK));
+                    handle(Format.tick(new Writer()));
                 }
                 while (!writing.isEmpty()) {
                     var these = List.copyOf(writing);
@@ -364,7 +362,7 @@ public final class Client implements AutoCloseable {
                 LOG.log(System.Logger.Level.ERROR, "the client has failed and is closed", error);
                 isEnded = true;
                 calls.values().forEach(call -> call.end.completeExceptionally(error));
-                holds.values().forEach(hold -> hold.lost(LOSSES[0]));
+                holds.values().forEach(hold -> hold.lost(why(Format.ENDING_LEASE_ENDED)));
                 connections.values().forEach(Connection::close);
             }
         }
@@ -377,19 +375,23 @@ public final class Client implements AutoCloseable {
         }
     }
 
-    /** Begins a call. Cancelling the returned future abandons it. */
-    CompletableFuture<Action> call(int kind, Hold hold, Consumer<Writer> fields) {
-        return call(kind, hold, null, fields);
+    /** Writes the event of a call: a method of {@link Format}. */
+    interface Event {
+        Writer write(Writer to, long call);
     }
 
-    CompletableFuture<Action> call(int kind, Hold hold, Consumer<Action> changes, Consumer<Writer> fields) {
-        if (isClosing && kind != RELEASE) {
+    /** Begins a call. Cancelling the returned future abandons it. */
+    CompletableFuture<Action> call(Hold hold, Event event) {
+        return call(hold, null, false, event);
+    }
+
+    CompletableFuture<Action> call(Hold hold, Consumer<Action> changes, boolean isRelease, Event of) {
+        if (isClosing && !isRelease) {
             return CompletableFuture.failedFuture(RlockException.closed());
         }
         var call = new Call(hold, changes);
         var number = last.incrementAndGet();
-        var event = new Writer().u8(kind).u64(number);
-        fields.accept(event);
+        var event = of.write(new Writer(), number);
         post(() -> {
             if (isEnded) {
                 call.end.completeExceptionally(RlockException.closed());
@@ -402,7 +404,7 @@ public final class Client implements AutoCloseable {
             if (call.end.isCancelled()) {
                 post(() -> {
                     if (calls.remove(number) != null && !isEnded) {
-                        handle(new Writer().u8(ABANDON).u64(number));
+                        handle(Format.abandon(new Writer(), number));
                     }
                 });
             }
@@ -441,18 +443,18 @@ public final class Client implements AutoCloseable {
         due = output.u64();
         var actions = new ArrayList<Action>();
         while (!output.isAtEnd()) {
-            var it = output.action();
+            var it = Action.read(output);
             switch (it.kind) {
                 case Action.CONNECT:
-                    connections.put(it.number, new Connection(this, it));
+                    connections.put(it.connection, new Connection(this, it));
                     break;
                 case Action.WRITE:
-                    if (connections.containsKey(it.number)) {
-                        connections.get(it.number).write(it.bytes);
+                    if (connections.containsKey(it.connection)) {
+                        connections.get(it.connection).write(it.bytes);
                     }
                     break;
                 case Action.CLOSE:
-                    var closed = connections.remove(it.number);
+                    var closed = connections.remove(it.connection);
                     if (closed != null) {
                         closed.close();
                     }
@@ -467,25 +469,25 @@ public final class Client implements AutoCloseable {
     private void report(Action it, List<Runnable> reports) {
         switch (it.kind) {
             case Action.OVER:
-                var hold = holds.get(it.number);
+                var hold = holds.get(it.guard);
                 if (hold != null) {
-                    reports.add(() -> hold.lost(it.how == 2 ? null : LOSSES[it.how]));
+                    reports.add(() -> hold.lost(it.why == Format.ENDING_RELEASED ? null : why(it.why)));
                 }
                 return;
             case Action.NOTE:
-                reports.add(() -> LOG.log(LEVELS[it.how], it.text));
+                reports.add(() -> LOG.log(level(it.level), it.text));
                 return;
             default:
         }
-        var call = calls.get(it.number);
+        var call = calls.get(it.call);
         if (it.kind == Action.LEADER && call != null && call.changes != null) {
             reports.add(() -> call.changes.accept(it));
             return;
         }
-        calls.remove(it.number);
+        calls.remove(it.call);
         if (it.kind == Action.GRANTED) {
             if (call == null) {
-                step(new Writer().u8(UNTAKEN).u64(it.guard), reports);
+                step(Format.untaken(new Writer(), it.guard), reports);
                 return;
             }
             call.hold.granted(it);
@@ -519,8 +521,26 @@ public final class Client implements AutoCloseable {
         post(() -> holds.remove(guard));
     }
 
-    static String why(int how) {
-        return LOSSES[how];
+    static String why(int ending) {
+        switch (ending) {
+            case Format.ENDING_LEASE_ENDED:
+                return "its lease ended";
+            case Format.ENDING_ENDED_BY_SERVER:
+                return "the server ended it";
+            default:
+                return "it was released";
+        }
+    }
+
+    private static System.Logger.Level level(int level) {
+        switch (level) {
+            case Format.LEVEL_DEBUG:
+                return System.Logger.Level.TRACE;
+            case Format.LEVEL_INFORMATION:
+                return System.Logger.Level.DEBUG;
+            default:
+                return System.Logger.Level.WARNING;
+        }
     }
 
     /** Abandons the call in the client's thread, which cannot wait for itself. */

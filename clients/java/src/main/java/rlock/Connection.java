@@ -23,7 +23,7 @@ final class Connection {
     private static final ByteBuffer NOTHING = ByteBuffer.allocate(0);
 
     private final Client client;
-    private final Engine.Action to;
+    private final Format.Action to;
     /** The bytes to write, before and after encryption. */
     private final ArrayDeque<ByteBuffer> plain = new ArrayDeque<>();
     private final ArrayDeque<ByteBuffer> output = new ArrayDeque<>();
@@ -35,22 +35,22 @@ final class Connection {
     private boolean isOpen;
     private boolean isClosed;
 
-    Connection(Client client, Engine.Action to) {
+    Connection(Client client, Format.Action to) {
         this.client = client;
         this.to = to;
         // Looking up a name may take long.
         Client.daemon("resolver", () -> {
-            var address = new InetSocketAddress(to.text, to.port);
+            var address = new InetSocketAddress(to.host, to.port);
             client.post(() -> connect(address));
         }).start();
     }
 
     long number() {
-        return to.number;
+        return to.connection;
     }
 
-    void write(byte[] bytes) {
-        plain.add(ByteBuffer.wrap(bytes));
+    void write(ByteBuffer bytes) {
+        plain.add(bytes);
         client.writes(this);
     }
 
@@ -82,14 +82,15 @@ final class Connection {
             for (Throwable cause = error; cause != null; cause = cause.getCause()) {
                 isCertificate |= cause instanceof CertificateException || cause instanceof CertPathBuilderException;
             }
-            var text = to.text + ":" + to.port + ": " + error.getMessage();
-            client.notify(this, new Writer().u8(Client.ENDED).u64(number()).u8(isCertificate ? 3 : 0).text(text), true);
+            var text = to.host + ":" + to.port + ": " + error.getMessage();
+            var fault = isCertificate ? Format.FAULT_CERTIFICATE : Format.FAULT_IO;
+            client.notify(this, Format.ended(new Writer(), number(), fault, text), true);
         }
     }
 
     private void connect(InetSocketAddress address) {
         attempt(() -> {
-            if (to.how == 3) {
+            if (to.how == Format.TRANSPORT_UNIX) {
                 throw new IOException("Unix sockets are not supported here");
             }
             if (address.isUnresolved()) {
@@ -107,13 +108,13 @@ final class Connection {
 
     private void isConnected() throws IOException {
         key.interestOps(SelectionKey.OP_READ);
-        if (to.how == 0) {
+        if (to.how == Format.TRANSPORT_TCP) {
             isOpened();
             return;
         }
-        tls = (to.how == 2 ? trusting() : client.tls()).createSSLEngine(to.text, to.port);
+        tls = (to.how == Format.TRANSPORT_INSECURE ? trusting() : client.tls()).createSSLEngine(to.host, to.port);
         tls.setUseClientMode(true);
-        if (to.how == 1) {
+        if (to.how == Format.TRANSPORT_TLS) {
             var parameters = tls.getSSLParameters();
             parameters.setEndpointIdentificationAlgorithm("HTTPS");
             tls.setSSLParameters(parameters);
@@ -124,7 +125,7 @@ final class Connection {
 
     private void isOpened() {
         isOpen = true;
-        client.notify(this, new Writer().u8(Client.OPENED).u64(number()), false);
+        client.notify(this, Format.opened(new Writer(), number()), false);
     }
 
     void isReady() {
@@ -150,7 +151,7 @@ final class Connection {
     }
 
     private void received(ByteBuffer bytes) {
-        var event = new Writer().u8(Client.RECEIVED).u64(number()).bytes(bytes.array(), bytes.position());
+        var event = Format.received(new Writer(), number(), bytes.flip());
         bytes.clear();
         client.notify(this, event, false);
     }

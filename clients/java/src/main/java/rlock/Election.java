@@ -5,7 +5,6 @@ import java.time.Duration;
 import java.util.Objects;
 import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
-import rlock.Engine.Action;
 
 /**
  * The right to lead at a key. One owner at a time has it, first come, first served, and publishes a value, such as its address.
@@ -27,9 +26,9 @@ public final class Election {
         private final long fence;
         private final byte[] value;
 
-        private Proclaimed(Action it) {
+        private Proclaimed(Format.Leader it) {
             fence = it.fence;
-            value = it.bytes;
+            value = it.value;
         }
 
         /** Larger than the fence of every earlier leader. */
@@ -53,10 +52,10 @@ public final class Election {
         private final String owner;
         private final Duration timeLeft;
 
-        private Leader(Action it) {
+        private Leader(Format.Leader it) {
             super(it);
-            owner = it.text;
-            timeLeft = Duration.ofMillis(it.left);
+            owner = it.owner;
+            timeLeft = Duration.ofMillis(it.timeLeft);
         }
 
         public String owner() {
@@ -79,8 +78,8 @@ public final class Election {
             this.isMissed = isMissed;
         }
 
-        static Change of(Action it) {
-            return new Change(it.leads ? new Proclaimed(it) : null, it.isMissed);
+        static Change of(Format.Action it) {
+            return new Change(it.leader == null ? null : new Proclaimed(it.leader), it.isMissed);
         }
 
         /** The same change, after others that were dropped. */
@@ -149,8 +148,8 @@ public final class Election {
 
     /** The leader at the moment of the request; empty if nobody leads. It may have changed since. */
     public Optional<Leader> leader() {
-        var answer = client.join(client.call(Client.LEADER, null, event -> event.text(name)));
-        return answer.leads ? Optional.of(new Leader(answer)) : Optional.empty();
+        var answer = client.join(client.call(null, (to, call) -> Format.leader(to, call, bytes(name))));
+        return Optional.ofNullable(answer.leader).map(Leader::new);
     }
 
     /**

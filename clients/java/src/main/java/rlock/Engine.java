@@ -9,17 +9,17 @@ import java.nio.charset.StandardCharsets;
 import java.security.SecureRandom;
 import java.time.Duration;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 
 /**
- * The engine of one client, in WebAssembly, and the encoding of its events and actions: docs/embedding.md. It makes all
+ * The engine of one client, in WebAssembly, and what its events and actions are made of: docs/embedding.md. It makes all
  * decisions. Only the client's thread may call it: code that Chicory has compiled throws in an interrupted thread, which would
  * leave the engine in an inconsistent state.
  */
 final class Engine {
-    static final int VERSION = 1;
     /** Instead of a time: no limit, or no time at all. */
     static final long NONE = -1;
 
@@ -40,17 +40,14 @@ final class Engine {
         handle = instance.export("rlock_handle");
         remaining = instance.export("rlock_remaining");
         var version = instance.export("rlock_version").apply()[0];
-        if (version != VERSION) {
-            throw new IllegalStateException("the engine is of version " + version + ", it must be " + VERSION);
+        if (version != Format.VERSION) {
+            throw new IllegalStateException("the engine is of version " + version + ", it must be " + Format.VERSION);
         }
-        var event = new Writer().u32(VERSION).text(url).text(name).text("rlock-java").text(Client.VERSION);
-        for (var limit : limits) {
-            event.u64(millis("timeout", limit));
-        }
+        var times = Arrays.stream(limits).mapToLong(limit -> millis("timeout", limit)).toArray();
         var seed = new byte[32];
         new SecureRandom().nextBytes(seed);
-        event.raw(seed, seed.length);
-        passInput(event);
+        passInput(Format.configuration(new Writer(), Format.VERSION, url, name, "rlock-java", Client.VERSION,
+                times[0], times[1], times[2], seed));
         var wrong = instance.export("rlock_open").apply()[0];
         if (wrong != 0) {
             throw new IllegalArgumentException(new String(result(wrong), StandardCharsets.UTF_8));
@@ -111,52 +108,65 @@ final class Engine {
         byte[] bytes = new byte[256];
         int length;
 
-        Writer raw(byte[] value, int count) {
+        private void reserve(int count) {
             if (bytes.length - length < count) {
-                bytes = java.util.Arrays.copyOf(bytes, 2 * (length + count));
+                bytes = Arrays.copyOf(bytes, 2 * (length + count));
             }
-            System.arraycopy(value, 0, bytes, length, count);
-            length += count;
-            return this;
         }
 
-        private Writer number(long number, int size) {
-            var little = new byte[size];
+        private void number(long number, int size) {
+            reserve(size);
             for (int i = 0; i < size; i++) {
-                little[i] = (byte) (number >>> (8 * i));
+                bytes[length++] = (byte) (number >>> (8 * i));
             }
-            return raw(little, size);
         }
 
-        Writer u8(int number) {
-            return number(number, 1);
+        void u8(int number) {
+            number(number, 1);
         }
 
-        Writer u16(int number) {
-            return number(number, 2);
+        void u16(int number) {
+            number(number, 2);
         }
 
-        Writer u32(int number) {
-            return number(number, 4);
+        void u32(int number) {
+            number(number, 4);
         }
 
-        Writer u64(long number) {
-            return number(number, 8);
+        void u64(long number) {
+            number(number, 8);
         }
 
-        Writer bytes(byte[] value, int count) {
-            return u32(count).raw(value, count);
+        void flag(boolean is) {
+            u8(is ? 1 : 0);
         }
 
-        Writer text(String text) {
-            var value = text.getBytes(StandardCharsets.UTF_8);
-            return bytes(value, value.length);
+        void data(ByteBuffer value) {
+            var count = value.remaining();
+            u32(count);
+            reserve(count);
+            value.get(bytes, length, count);
+            length += count;
         }
 
-        Writer list(List<String> values) {
+        void raw(byte[] value) {
+            reserve(value.length);
+            System.arraycopy(value, 0, bytes, length, value.length);
+            length += value.length;
+        }
+
+        void bytes(byte[] value) {
+            u32(value.length);
+            raw(value);
+        }
+
+        void text(String text) {
+            bytes(text.getBytes(StandardCharsets.UTF_8));
+        }
+
+        void list(List<String> values) {
             u32(values.size());
             values.forEach(this::text);
-            return this;
         }
     }
 
@@ -176,8 +186,37 @@ final class Engine {
             return Byte.toUnsignedInt(bytes.get());
         }
 
+        int u16() {
+            return Short.toUnsignedInt(bytes.getShort());
+        }
+
         long u64() {
             return bytes.getLong();
+        }
+
+        boolean flag() {
+            return u8() == 1;
+        }
+
+        /** The fields of a group are there in any case. */
+        static <T> T optional(boolean isThere, T group) {
+            return isThere ? group : null;
+        }
+
+        /** A part of the output. */
+        ByteBuffer data() {
+            var count = bytes.getInt();
+            var value = bytes.slice().limit(count);
+            bytes.position(bytes.position() + count);
+            return value;
+        }
+
+        Map<String, Long> fences() {
+            var fences = new LinkedHashMap<String, Long>();
+            for (int count = bytes.getInt(); count > 0; count--) {
+                fences.put(text(), u64());
+            }
+            return fences;
         }
 
         byte[] bytes() {
@@ -215,85 +254,5 @@ final class Engine {
                     return new RlockException("Refused", text(), false);
             }
         }
-
-        Action action() {
-            var it = new Action();
-            it.kind = u8();
-            if (it.kind != Action.NOTE) {
-                it.number = u64();
-            }
-            switch (it.kind) {
-                case Action.CONNECT:
-                    it.how = u8();
-                    it.text = text();
-                    it.port = Short.toUnsignedInt(bytes.getShort());
-                    break;
-                case Action.WRITE:
-                    it.bytes = bytes();
-                    break;
-                case Action.CLOSE:
-                case Action.REFUSED:
-                case Action.DONE:
-                    break;
-                case Action.GRANTED:
-                    it.guard = u64();
-                    it.text = text();
-                    it.fences = new LinkedHashMap<>();
-                    for (int count = bytes.getInt(); count > 0; count--) {
-                        it.fences.put(text(), u64());
-                    }
-                    break;
-                case Action.FAILED:
-                    it.code = text();
-                    it.text = text();
-                    it.isTransient = u8() == 1;
-                    break;
-                case Action.ANSWERED:
-                    it.value = value();
-                    break;
-                case Action.OVER:
-                    it.how = u8();
-                    break;
-                case Action.NOTE:
-                    it.how = u8();
-                    it.text = text();
-                    break;
-                case Action.LEADER:
-                    it.leads = u8() == 1;
-                    it.fence = u64();
-                    it.bytes = bytes();
-                    it.text = text();
-                    it.left = u64();
-                    it.isMissed = u8() == 1;
-                    break;
-                default:
-                    throw new IllegalStateException("unknown action " + it.kind);
-            }
-            return it;
-        }
-    }
-
-    /** An action of the engine. */
-    static final class Action {
-        static final int CONNECT = 1, WRITE = 2, CLOSE = 3, GRANTED = 4, REFUSED = 5, DONE = 6, FAILED = 7, ANSWERED = 8;
-        static final int OVER = 9, NOTE = 10, LEADER = 11;
-
-        int kind;
-        /** The number of a connection, a call or a guard. */
-        long number;
-        long guard;
-        int how;
-        int port;
-        byte[] bytes;
-        String text;
-        String code;
-        boolean isTransient;
-        Map<String, Long> fences;
-        Object value;
-        boolean leads;
-        long fence;
-        /** In milliseconds. */
-        long left;
-        boolean isMissed;
     }
 }

@@ -25,9 +25,9 @@ public class Hold implements AutoCloseable {
         this.reportsLoss = reportsLoss;
     }
 
-    void granted(Engine.Action it) {
+    void granted(Format.Action it) {
         number = it.guard;
-        owner = it.text;
+        owner = it.owner;
         fences = Collections.unmodifiableMap(it.fences);
     }
 
@@ -75,7 +75,7 @@ public class Hold implements AutoCloseable {
             return;
         }
         var known = over.getNow(null);
-        throw known instanceof LostException ? known : lostFor(Client.why(isReleased() ? 2 : 0));
+        throw known instanceof LostException ? known : lostFor(Client.why(isReleased() ? Format.ENDING_RELEASED : Format.ENDING_LEASE_ENDED));
     }
 
     /** Runs {@code action} in {@code executor} when the lock is lost; at once if it has been lost. */
@@ -121,7 +121,8 @@ public class Hold implements AutoCloseable {
             end = released = new CompletableFuture<>();
         }
         client.forget(number);
-        client.call(Client.RELEASE, null, event -> event.u64(number).u64(time)).whenComplete((action, error) -> {
+        Client.Event event = (to, call) -> Format.release(to, call, number, time);
+        client.call(null, null, true, event).whenComplete((action, error) -> {
             if (error == null || (error instanceof LostException && !reportsLoss)) {
                 end.complete(null);
             } else {
@@ -135,18 +136,18 @@ public class Hold implements AutoCloseable {
     /** Makes the lease last for at least this time from now. */
     public void extend(Duration lease) {
         var millis = Engine.millis("lease", lease);
-        client.join(client.call(Client.EXTEND, null, event -> event.u64(number).u64(millis)));
+        client.join(client.call(null, (to, call) -> Format.extend(to, call, number, millis)));
     }
 
     /** Makes an exclusive hold shared. */
     public void downgrade() {
-        client.join(client.call(Client.DOWNGRADE, null, event -> event.u64(number)));
+        client.join(client.call(null, (to, call) -> Format.downgrade(to, call, number)));
     }
 
     /** Makes a shared hold exclusive; false after {@code wait}, and the hold is then still shared. */
     public boolean upgrade(Duration wait) {
         var millis = Engine.millis("wait", wait);
-        var end = client.join(client.call(Client.UPGRADE, this, event -> event.u64(number).u64(millis)));
-        return end.kind == Engine.Action.GRANTED;
+        var end = client.join(client.call(this, (to, call) -> Format.upgrade(to, call, number, millis)));
+        return end.kind == Format.Action.GRANTED;
     }
 }

@@ -8,7 +8,6 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.Condition;
 import java.util.concurrent.locks.Lock;
-import java.util.function.Consumer;
 
 /**
  * A lock on the server. It is a {@link Lock} of Java, which a thread holds, with the methods of Redisson. {@link #acquire} and
@@ -18,25 +17,23 @@ import java.util.function.Consumer;
  * the second wait fails with {@code Deadlock}.
  */
 public final class RLock implements Lock {
+    private static final Format.Owner NEW = new Format.Owner(Format.OWNING_NEW, 0, "");
+
     private final Client client;
     private final List<String> keys;
-    private final int mode;
-    private final int permits;
-    private final int limit;
+    private final Format.Mode mode;
     private final Terms terms;
 
-    RLock(Client client, List<String> keys, int mode, int permits, int limit, Terms terms) {
+    RLock(Client client, List<String> keys, Format.Mode mode, Terms terms) {
         this.client = client;
         this.keys = keys;
         this.mode = mode;
-        this.permits = permits;
-        this.limit = limit;
         this.terms = terms;
     }
 
     /** The same lock, with other terms. */
     public RLock with(Terms terms) {
-        return new RLock(client, keys, mode, permits, limit, terms);
+        return new RLock(client, keys, mode, terms);
     }
 
     public String getName() {
@@ -164,7 +161,7 @@ public final class RLock implements Lock {
     }
 
     private String id() {
-        return mode + " " + keys;
+        return mode.mode + " " + keys;
     }
 
     private boolean push(Hold hold) {
@@ -183,31 +180,34 @@ public final class RLock implements Lock {
     }
 
     private CompletableFuture<Hold> granted(Duration wait, Client.Activity activity, Terms terms) {
-        return granted(wait, activity, terms, Client.LOCK, new Hold(client, keys, terms.reportsLoss), event -> {});
+        return granted(wait, activity, terms, new Hold(client, keys, terms.reportsLoss), Format::lock);
     }
 
     /** Acquires the lock as a leader, and publishes a value. */
     CompletableFuture<Leadership> campaign(byte[] value, Duration wait, Client.Activity activity) {
         var leadership = new Leadership(client, keys, terms.reportsLoss);
-        return granted(wait, activity, terms, Client.CAMPAIGN, leadership, event -> event.bytes(value, value.length));
+        return granted(wait, activity, terms, leadership, (to, call, wanted, most, form) ->
+                Format.campaign(to, call, wanted, most, form, value));
     }
 
-    private <H extends Hold> CompletableFuture<H> granted(Duration wait, Client.Activity activity, Terms terms, int kind, H hold,
-            Consumer<Engine.Writer> more) {
-        var lease = Engine.millis("lease", terms.lease);
-        var times = new long[] {
-            Engine.millis("wait", wait), Engine.millis("maxHold", terms.maxHold), Engine.millis("bound", terms.bound),
-        };
-        var call = client.call(kind, hold, event -> more.accept(event
-                .u8(activity == null ? 0 : 1).u64(activity == null ? 0 : activity.number).text("").list(keys)
-                .u8(mode).u32(permits).u32(limit).u64(times[0])
-                .u64(lease).u8(terms.isRenewed ? 1 : 0).u64(times[1]).u64(times[2]).u16(terms.replicas)));
+    /** Writes the event that asks for the lock. */
+    private interface Asking {
+        Engine.Writer write(Engine.Writer to, long call, Format.Wanted wanted, long wait, Format.Terms terms);
+    }
+
+    private <H extends Hold> CompletableFuture<H> granted(Duration wait, Client.Activity activity, Terms terms, H hold,
+            Asking event) {
+        var owner = activity == null ? NEW : new Format.Owner(Format.OWNING_ACTIVITY, activity.number, "");
+        var wanted = new Format.Wanted(owner, keys, mode);
+        var form = terms.form();
+        var most = Engine.millis("wait", wait);
+        var call = client.call(hold, (to, number) -> event.write(to, number, wanted, most, form));
         var granted = new CompletableFuture<H>();
         call.whenComplete((action, error) -> {
             if (error != null) {
                 granted.completeExceptionally(error);
-            } else if (!granted.complete(action.kind == Engine.Action.REFUSED ? null : hold)
-                    && action.kind != Engine.Action.REFUSED) {
+            } else if (!granted.complete(action.kind == Format.Action.REFUSED ? null : hold)
+                    && action.kind != Format.Action.REFUSED) {
                 // It was cancelled at the same moment.
                 hold.releaseAsync();
             }

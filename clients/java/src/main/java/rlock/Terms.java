@@ -25,6 +25,12 @@ public final class Terms {
         this.reportsLoss = reportsLoss;
     }
 
+    /** As the engine takes them. */
+    Format.Terms form() {
+        return new Format.Terms(Engine.millis("lease", lease), isRenewed, Engine.millis("maxHold", maxHold),
+                Engine.millis("bound", bound), replicas);
+    }
+
     /** A lease of 30 s, which the client renews every 10 s. */
     public static Terms standard() {
         return DEFAULT;
