@@ -44,8 +44,8 @@ pub enum Request {
         /// The published value; none leaves it unchanged.
         value: Option<Value>,
     },
-    /// Answered with a fence, or nil if not everything is held. For several keys
-    /// the server names no fence, so the known fence is taken. Answered with
+    /// Answered with a fence, or nil if not everything is held. Several keys are
+    /// renewed only under the known fence, which the answer then is. Answered with
     /// [`Reply::TooFew`] if it was done, but too few replicas acknowledged it in
     /// time.
     Renew {
@@ -53,7 +53,8 @@ pub enum Request {
         claims: Claims,
         /// The new terms; their lease is the rest of it.
         terms: Terms,
-        /// The known fence.
+        /// The known fence. A single key is renewed under any fence, and the answer
+        /// names it.
         known: u64,
         /// Raises the fence to this if it is smaller; for a single key only.
         raise: Option<u64>,

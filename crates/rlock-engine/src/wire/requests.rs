@@ -80,12 +80,12 @@ fn each(request: &Request, channel: Option<&Channel>, mut send: impl FnMut(Comma
         Request::Renew {
             claims,
             terms,
+            known,
             raise,
             notify,
             value,
-            ..
         } => {
-            let mut command = renew(claims, terms.lease, *raise);
+            let mut command = renew(claims, terms.lease, *known, *raise);
             options(&mut command, terms, channel.filter(|_| *notify));
             publishing(&mut command, value.as_ref());
             command
@@ -151,15 +151,18 @@ fn acquire(claims: &Claims, ask: Ask, lease: Duration, queueing: Queueing) -> Co
 }
 
 /// `RLOCK.RENEW`, answered with the fence; `RLOCK.MRENEW`, answered with the
-/// number of keys that the owner holds.
-fn renew(claims: &Claims, lease: Duration, raise: Option<u64>) -> Command {
+/// number of keys that the owner holds under the known fence. Without that fence
+/// it would also renew and count a newer grant of the same owner.
+fn renew(claims: &Claims, lease: Duration, known: u64, raise: Option<u64>) -> Command {
     if claims.is_single() {
         let mut command = command("RLOCK.RENEW", claims);
         command.number(millis(lease));
         under(&mut command, raise);
         command
     } else {
-        several("RLOCK.MRENEW", claims, Some(lease))
+        let mut command = several("RLOCK.MRENEW", claims, Some(lease));
+        under(&mut command, Some(known));
+        command
     }
 }
 
@@ -170,6 +173,7 @@ pub fn renew_in_writing(request: &Request) -> Vec<Command> {
     let Request::Renew {
         claims,
         terms,
+        known,
         raise,
         value,
         ..
@@ -183,7 +187,7 @@ pub fn renew_in_writing(request: &Request) -> Vec<Command> {
         false => (lease, lease + ms),
     };
     let renewing = |lease| {
-        let mut command = renew(claims, lease, *raise);
+        let mut command = renew(claims, lease, *known, *raise);
         publishing(&mut command, value.as_ref());
         command
     };
@@ -543,7 +547,9 @@ mod tests {
             "RLOCK.MACQUIRE o 5 2 a b WAIT 0 KEEP 10000 NOTIFY c"
         );
         let renew = renewal(&keys, terms(5, None), None);
-        assert_eq!(sent(&renew), "RLOCK.MRENEW o 5 2 a b");
+        assert_eq!(sent(&renew), "RLOCK.MRENEW o 5 2 a b FENCE 7");
+        let written = "RLOCK.MRENEW o 4 2 a b FENCE 7; RLOCK.MRENEW o 5 2 a b FENCE 7";
+        assert_eq!(elsewhere(&renew_in_writing(&renew)), written);
         let claims = claims(&keys);
         let (all, fence) = (claims.clone(), Some(7));
         let release = Request::Release { claims: all, fence };

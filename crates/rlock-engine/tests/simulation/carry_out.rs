@@ -178,13 +178,16 @@ impl Server {
         let (keys, owner) = (names(claims), claims.owner().as_str());
         match keys.as_slice() {
             [key] => read(self.core.renew(*key, owner, renewal)),
-            keys => match self.core.renew_all(keys, (owner, None), renewal) {
-                messages::Reply::Number(held) if held == keys.len() as u64 => {
-                    Ok(Reply::Fence(known))
+            keys => {
+                let whose = (owner, rlock_core::Fence::new(known));
+                match self.core.renew_all(keys, whose, renewal) {
+                    messages::Reply::Number(held) if held == keys.len() as u64 => {
+                        Ok(Reply::Fence(known))
+                    }
+                    messages::Reply::Error(_) => Err(refused()),
+                    _ => Ok(Reply::Nil),
                 }
-                messages::Reply::Error(_) => Err(refused()),
-                _ => Ok(Reply::Nil),
-            },
+            }
         }
     }
 
