@@ -10,6 +10,7 @@
 //! | `Renew` | for replicas, or to the target of a moving slot | shortens the lease of a later hold, or binds it | the owner's next request waits until this one is answered ([`Event::SentSeparately`](crate::engine::Event::SentSeparately)); if it never is, the server is asked to close that connection first ([`Fault::Stray`](crate::error::Fault::Stray)), or clean-up is repeated ([`Event::PredecessorStays`](crate::engine::Event::PredecessorStays)) |
 //! | `Release` with a fence | the same | none: it names its hold | |
 //! | `Release` and `ReleaseEach` without a fence, `CleanUp`, `Downgrade` | to the target of a moving slot | ends or shares a later hold | as for `Renew` |
+//! | `ReleasePermits` | any | releases permits twice, if it was repeated | it is repeated only after `CountPermits` has shown that it was not carried out, and cannot be any more (`part_release.rs`) |
 //! | `Acquire`, `Cancel` | main only | | as for any |
 //! | a question that changes something (`FORCE`) | main | ends a later hold | nothing: it is not repeated, and its caller learns that it may have been carried out |
 //!
@@ -26,7 +27,8 @@ use crate::engine::terms::{Ask, LEASE_DEFAULT, Queueing, Terms, Value};
 use crate::engine::work::{Input, Stage, Task};
 use crate::engine::{Engine, Id};
 
-/// A request. It is harmless if the server carries it out twice.
+/// A request. It is harmless if the server carries it out twice, unless it releases
+/// permits.
 #[derive(Clone, Debug)]
 pub enum Request {
     /// Answered with a fence, [`Reply::Queued`] or nil.
@@ -81,6 +83,25 @@ pub enum Request {
         /// The fence; none for any fence.
         fence: Option<u64>,
     },
+    /// Releases some permits of a hold, which keeps the others. Answered with
+    /// `Done`, or nil if there is no hold under this fence. Each repetition
+    /// releases more.
+    ReleasePermits {
+        /// The owner and the key.
+        claims: Claims,
+        /// How many.
+        permits: u64,
+        /// The fence.
+        fence: u64,
+    },
+    /// Answered with the number of permits of a hold, or nil if there is no hold
+    /// under this fence.
+    CountPermits {
+        /// The owner and the key.
+        claims: Claims,
+        /// The fence.
+        fence: u64,
+    },
     /// Answered with a fence, or nil.
     Downgrade {
         /// The owner, and the keys that it holds.
@@ -124,6 +145,8 @@ impl Request {
             | Self::Renew { claims, .. }
             | Self::Release { claims, .. }
             | Self::ReleaseEach { claims, .. }
+            | Self::ReleasePermits { claims, .. }
+            | Self::CountPermits { claims, .. }
             | Self::Downgrade { claims }
             | Self::Cancel { claims }
             | Self::CleanUp { claims, .. } => Some(claims),
@@ -145,6 +168,8 @@ impl Request {
             Self::Renew { notify, terms, .. } => !notify && terms.bound.is_none(),
             Self::Release { .. }
             | Self::ReleaseEach { .. }
+            | Self::ReleasePermits { .. }
+            | Self::CountPermits { .. }
             | Self::Downgrade { .. }
             | Self::CleanUp { .. } => true,
             Self::Acquire { .. } | Self::Cancel { .. } | Self::Ping => false,
@@ -172,7 +197,7 @@ pub enum Reply {
     Nil,
     /// The request is queued.
     Queued,
-    /// The number of requests that were found.
+    /// The number of requests that were found, or of permits.
     Count(u64),
     /// Only this number of replicas acknowledged it.
     TooFew(u16),

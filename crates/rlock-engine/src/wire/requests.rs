@@ -100,6 +100,17 @@ fn each(request: &Request, channel: Option<&Channel>, mut send: impl FnMut(Comma
             }
             return;
         }
+        Request::ReleasePermits {
+            claims,
+            permits,
+            fence,
+        } => {
+            let mut command = command("RLOCK.RELEASE", claims);
+            command.arg("PERMITS").number(*permits);
+            under(&mut command, Some(*fence));
+            command
+        }
+        Request::CountPermits { claims, .. } => info(claims.key()),
         Request::Downgrade { claims } => command("RLOCK.DOWNGRADE", claims),
         Request::Cancel { claims } => command("RLOCK.CANCEL", claims),
         // The first key withdraws a request for several keys, or ends its kept
@@ -565,6 +576,23 @@ mod tests {
         assert_eq!(
             sent(&clean_up),
             "RLOCK.CANCEL a o; RLOCK.MRELEASE o 2 a b ALL"
+        );
+    }
+
+    #[test]
+    fn permits_are_counted_and_released_at_their_key() {
+        let (permits, fence) = (2, 7);
+        let owned = claims(&["k"]);
+        let release = Request::ReleasePermits {
+            claims: owned.clone(),
+            permits,
+            fence,
+        };
+        assert_eq!(sent(&release), "RLOCK.RELEASE k o PERMITS 2 FENCE 7");
+        let claims = owned;
+        assert_eq!(
+            sent(&Request::CountPermits { claims, fence }),
+            "RLOCK.INFO k"
         );
     }
 
