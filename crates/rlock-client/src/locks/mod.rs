@@ -211,6 +211,31 @@ impl Single {
         self.ask
     }
 
+    /// Gives `permits` of its permits to another one; `None` unless some are left.
+    pub(crate) fn split(&mut self, permits: u32) -> Option<Self> {
+        let (rest, part) = self.ask.split(permits)?;
+        let hold = self.proof.hold;
+        self.inner.state.tell(Event::Split { hold });
+        self.ask = rest;
+        Some(Self::new(
+            Arc::clone(&self.inner),
+            Arc::clone(&self.proof),
+            part,
+        ))
+    }
+
+    /// Takes over the permits of `other`; returns it if it is of another hold.
+    pub(crate) fn merge(&mut self, mut other: Self) -> Result<(), Self> {
+        match self.ask.merge(other.ask) {
+            Some(both) if Arc::ptr_eq(&self.proof, &other.proof) => self.ask = both,
+            _ => return Err(other),
+        }
+        other.open = false;
+        let hold = self.proof.hold;
+        self.inner.state.tell(Event::Merge { hold });
+        Ok(())
+    }
+
     /// Leaves it as it is.
     pub(crate) fn forget(mut self) {
         self.open = false;

@@ -253,3 +253,18 @@ fn terms_and_lists_work_without_async() {
     reading.release().unwrap();
     waiting.join().unwrap();
 }
+
+#[test]
+fn permits_are_split_and_merged() {
+    let (_tests, _server, client) = connected();
+    let semaphore = client.semaphore("k", 5);
+    let mut permits = semaphore.acquire_many(5).unwrap();
+    let mut part = permits.split(3).unwrap();
+    part.merge(permits.split(1).unwrap()).unwrap();
+    assert_eq!((permits.count(), part.count()), (1, 4));
+    part.release().unwrap();
+    assert_eq!(semaphore.available_permits().unwrap(), 4);
+    let other = semaphore.acquire().unwrap();
+    assert_eq!(permits.merge(other).unwrap_err().count(), 1);
+    permits.release().unwrap();
+}
