@@ -303,6 +303,7 @@ verbs! {
         waits is_held_by(owner: &Owner) -> bool;
         waits info() -> Info;
         waits force_release() -> u64;
+        waits force_release_under(fence: u64) -> u64;
         waits force_release_queue() -> u64;
     }
 }

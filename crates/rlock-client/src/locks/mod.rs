@@ -142,7 +142,7 @@ impl Lock {
     }
 
     pub(crate) async fn force_under(&self, fence: u64) -> Result<u64, Error> {
-        self.ask_to_end(requests::force_under(&self.key, fence))
+        self.ask_to_end(requests::force_under(&self.key, fence)?)
             .await
     }
 

@@ -48,9 +48,11 @@ fn the_same_verbs_work_without_async() {
     assert_eq!(mutex.info().unwrap().fence, Some(guard.fence()));
     again.release_after(Duration::from_secs(60)).unwrap();
     guard.release().unwrap();
-    let left = mutex.info().unwrap().holders[0].lease_left;
+    let info = mutex.info().unwrap();
+    let (left, fence) = (info.holders[0].lease_left, info.fence.unwrap());
     assert!(left > Duration::from_secs(40), "{left:?}");
-    assert_eq!(mutex.force_release().unwrap(), 1);
+    assert_eq!(mutex.force_release_under(fence + 1).unwrap(), 0);
+    assert_eq!(mutex.force_release_under(fence).unwrap(), 1);
     drop(mutex.lock().unwrap());
     client.flush().unwrap();
     assert!(!mutex.is_locked().unwrap());

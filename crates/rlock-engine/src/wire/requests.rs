@@ -21,6 +21,9 @@ const KEPT_MAX: Duration = Duration::from_secs(10);
 /// The prefix of the channels of values.
 pub const VALUE_CHANNEL: &[u8] = b"rlock:value:";
 
+/// The largest fence of any lock.
+const FENCE_MAX: u64 = (1 << 53) - 1;
+
 /// The largest number of locks in one question.
 const COUNT_MAX: u64 = 1000;
 
@@ -299,10 +302,21 @@ pub fn force(key: &[u8]) -> Command {
 }
 
 /// Ends the hold of a lock with this fence.
-pub fn force_under(key: &[u8], fence: u64) -> Command {
+///
+/// # Errors
+///
+/// [`Error::OutOfRange`] unless `fence` is from 1 to 9007199254740991.
+pub fn force_under(key: &[u8], fence: u64) -> Result<Command, Error> {
+    if !(1..=FENCE_MAX).contains(&fence) {
+        return Err(Error::OutOfRange {
+            argument: "fence",
+            value: fence.to_string(),
+            limit: format!("from 1 to {FENCE_MAX}").into(),
+        });
+    }
     let mut command = force(key);
-    command.arg("FENCE").number(fence);
-    command
+    under(&mut command, Some(fence));
+    Ok(command)
 }
 
 /// Ends every hold of a lock and clears its queue.
@@ -609,8 +623,10 @@ mod tests {
     }
 
     #[test]
-    fn a_list_has_from_1_to_1000_locks() {
+    fn numbers_of_questions_have_limits() {
         assert!(list(0).is_err() && list(1).is_ok());
         assert!(list(1000).is_ok() && list(1001).is_err());
+        assert!(force_under(b"k", 0).is_err() && force_under(b"k", 1).is_ok());
+        assert!(force_under(b"k", (1 << 53) - 1).is_ok() && force_under(b"k", 1 << 53).is_err());
     }
 }
