@@ -63,6 +63,13 @@ const bytesOf = (name, value) => {
 };
 const keyBytes = key => bytesOf('key', key);
 
+/** A guard's fence is a BigInt, and the fences of `info` are numbers. */
+const fenceOf = value => {
+  const isWhole = typeof value === 'bigint' || Number.isInteger(value);
+  if (isWhole && value > 0 && value <= Number.MAX_SAFE_INTEGER) return value;
+  throw new RangeError(`fence is ${inspect(value)}, it must be a whole number from 1 to ${Number.MAX_SAFE_INTEGER}`);
+};
+
 const closed = () => new RlockError('Closed', 'the client has been closed');
 
 const listen = (signal, abort) => {
@@ -130,7 +137,11 @@ class Client {
   async connect(options) { await this.#call(event.connect, undefined, options); }
 
   async info(key) { return this.#ask(key, ['RLOCK.INFO', keyBytes(key)]); }
-  async force(key) { return this.#ask(key, ['RLOCK.FORCE', keyBytes(key)], true); }
+  async force(key, { fence } = {}) {
+    const words = ['RLOCK.FORCE', keyBytes(key)];
+    if (fence !== undefined) words.push('FENCE', `${fenceOf(fence)}`);
+    return this.#ask(key, words, true);
+  }
 
   async #ask(key, words, changes = false) {
     const [answer] = await this.#call(event.question, it =>
