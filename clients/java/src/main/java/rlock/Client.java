@@ -25,6 +25,8 @@ import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.function.Consumer;
+import java.util.stream.Collectors;
+import java.util.stream.Stream;
 import javax.net.ssl.SSLContext;
 import rlock.Engine.Action;
 import rlock.Engine.Writer;
@@ -42,6 +44,7 @@ public final class Client implements AutoCloseable {
     static final int METRICS = 9, OPENED = 10, RECEIVED = 11, ENDED = 12, FLUSH = 13, LEAVE_ALL = 14, CLOSED = 15, TICK = 16;
     static final int UNTAKEN = 18, CAMPAIGN = 19, PROCLAIM = 20, OBSERVE = 21, LEADER = 22;
     private static final String[] LOSSES = {"its lease ended", "the server ended it", "it was released"};
+    private static final long FENCE_MAX = (1L << 53) - 1;
     private static final System.Logger LOG = System.getLogger("rlock");
     private static final System.Logger.Level[] LEVELS =
             {System.Logger.Level.TRACE, System.Logger.Level.DEBUG, System.Logger.Level.WARNING};
@@ -235,9 +238,23 @@ public final class Client implements AutoCloseable {
         return (long) ask(name, true, "RLOCK.FORCE");
     }
 
-    private Object ask(String key, boolean changes, String command) {
+    /**
+     * Ends the hold of a lock with this fence, and returns the number of holds ended. With the fence from {@link #info} it
+     * never ends a later hold.
+     *
+     * @throws IllegalArgumentException unless the fence is from 1 to 9007199254740991
+     */
+    public long force(String name, long fence) {
+        if (fence < 1 || fence > FENCE_MAX) {
+            throw new IllegalArgumentException("fence is " + fence + ", it must be from 1 to " + FENCE_MAX);
+        }
+        return (long) ask(name, true, "RLOCK.FORCE", "FENCE", Long.toString(fence));
+    }
+
+    private Object ask(String key, boolean changes, String command, String... options) {
+        var words = Stream.concat(Stream.of(command, key), Stream.of(options)).collect(Collectors.toList());
         var answers = join(call(QUESTION, null, event ->
-                event.text(key).list(List.of(command, key)).u8(changes ? 1 : 0).u64(Engine.NONE)));
+                event.text(key).list(words).u8(changes ? 1 : 0).u64(Engine.NONE)));
         var answer = ((List<?>) answers.value).get(0);
         if (answer instanceof RlockException) {
             throw (RlockException) answer;
