@@ -279,13 +279,28 @@ func (c *Client) Force(ctx context.Context, key string) (int64, error) {
 	return count, err
 }
 
-func (c *Client) ask(ctx context.Context, key string, changes bool, command string) (any, error) {
+// ForceFence ends the hold of a lock with this fence, and returns the number of holds ended. With the fence from Info it
+// never ends a later hold. It returns ErrOutOfRange unless the fence is from 1 to 9007199254740991.
+func (c *Client) ForceFence(ctx context.Context, key string, fence uint64) (int64, error) {
+	require(ctx)
+	if fence < 1 || fence > fenceMax {
+		return 0, outOfRange("fence is %d, it must be from 1 to %d", fence, fenceMax)
+	}
+	answer, err := c.ask(ctx, key, true, "RLOCK.FORCE", "FENCE", strconv.FormatUint(fence, 10))
+	count, _ := answer.(int64)
+	return count, err
+}
+
+// fenceMax is the largest fence that any lock has.
+const fenceMax uint64 = 1<<53 - 1
+
+func (c *Client) ask(ctx context.Context, key string, changes bool, command string, options ...string) (any, error) {
 	require(ctx)
 	call, event, err := c.begin(nil)
 	if err != nil {
 		return nil, err
 	}
-	event.question(call.number, key, []string{command, key}, changes, none)
+	event.question(call.number, key, append([]string{command, key}, options...), changes, none)
 	answered, err := c.wait(ctx, call)
 	if err != nil {
 		return nil, err

@@ -141,6 +141,22 @@ func TestKinds(t *testing.T) {
 	is(t, hold.Release(background), ErrLost)
 }
 
+func TestForceFence(t *testing.T) {
+	t.Parallel()
+	c := connect(t, start(t).URL, Options{})
+	hold := must(c.Lock(background, "k"))(t)
+	isTrue(t, must(c.ForceFence(background, "k", hold.Fence()-1))(t) == 0)
+	done(t, hold.Check())
+	info := must(c.Info(background, "k"))(t)
+	isTrue(t, must(c.ForceFence(background, "k", uint64(info["fence"].(int64))))(t) == 1)
+	is(t, hold.Release(background), ErrLost)
+	for _, fence := range []uint64{0, 1 << 53, 1 << 63} {
+		_, err := c.ForceFence(background, "k", fence)
+		is(t, err, ErrOutOfRange)
+		isTrue(t, strings.Contains(err.Error(), fmt.Sprintf("fence is %d, it must be from 1 to 9007199254740991", fence)), err)
+	}
+}
+
 func TestActivities(t *testing.T) {
 	t.Parallel()
 	c := connect(t, start(t).URL, Options{})
@@ -233,6 +249,7 @@ func TestNilContexts(t *testing.T) {
 		"Connect":      func() { c.Connect(ctx) },
 		"Info":         func() { c.Info(ctx, "k") },
 		"Force":        func() { c.Force(ctx, "k") },
+		"ForceFence":   func() { c.ForceFence(ctx, "k", 1) },
 		"Close":        func() { c.Close(ctx) },
 		"Lock":         func() { c.Lock(ctx, "l") },
 		"TryLock":      func() { c.TryLock(ctx, "l") },

@@ -59,6 +59,13 @@ const bytesOf = (name, value) => {
 };
 const keyBytes = key => bytesOf('key', key);
 
+/** A guard's fence is a BigInt, and the fences of `info` are numbers. */
+const fenceOf = value => {
+  const isWhole = typeof value === 'bigint' || Number.isInteger(value);
+  if (isWhole && value > 0 && value <= Number.MAX_SAFE_INTEGER) return value;
+  throw new RangeError(`fence is ${inspect(value)}, it must be a whole number from 1 to ${Number.MAX_SAFE_INTEGER}`);
+};
+
 const closed = () => new RlockError('Closed', 'the client has been closed');
 
 const listen = (signal, abort) => {
@@ -127,10 +134,13 @@ class Client {
   async connect(options) { await this.#call(event.connect, undefined, options); }
 
   async info(key) { return this.#ask('RLOCK.INFO', keyBytes(key)); }
-  async force(key) { return this.#ask('RLOCK.FORCE', keyBytes(key), true); }
+  async force(key, { fence } = {}) {
+    const options = fence === undefined ? [] : ['FENCE', `${fenceOf(fence)}`];
+    return this.#ask('RLOCK.FORCE', keyBytes(key), true, options);
+  }
 
-  async #ask(word, key, changes = false) {
-    const words = [Buffer.from(word), key];
+  async #ask(word, key, changes = false, options = []) {
+    const words = [Buffer.from(word), key, ...options.map(it => Buffer.from(it))];
     const [answer] = await this.#call(event.question, { key, words, changes, limit: NONE });
     if (answer instanceof Error) throw new RlockError('Refused', answer.message);
     return answer;

@@ -108,8 +108,11 @@ export class Client {
   activity(): Activity;
   /** The fields of `RLOCK.INFO` for a lock. */
   info(key: Key): Promise<Record<string, unknown>>;
-  /** Ends every hold of a lock, and returns their number. */
-  force(key: Key): Promise<number>;
+  /**
+   * Ends every hold of a lock, or only the hold with this `fence`, and returns their number. With the fence from `info` it
+   * never ends a later hold. A RangeError unless it is from 1 to 9007199254740991.
+   */
+  force(key: Key, options?: { fence?: bigint | number }): Promise<number>;
   /** The counters of this client. */
   metrics(): Promise<Metrics>;
   /** Ends all waits with `Closed`, releases all holds, and closes the connections, within `timeout`: 5000 by default. */

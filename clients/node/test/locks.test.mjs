@@ -66,6 +66,20 @@ test('each kind of lock', async t => {
   assert.ok(await isFree(port, 'r'));
 });
 
+test('only the hold with a fence is ended', async t => {
+  const { url } = await start(t);
+  const client = connect(t, url);
+  const guard = await client.lock('k');
+  assert.equal(await client.force('k', { fence: guard.fence - 1n }), 0);
+  assert.ok(guard.isValid);
+  const { fence } = await client.info('k');
+  assert.equal(await client.force('k', { fence }), 1);
+  await assert.rejects(guard.release(), code('Lost'));
+  for (const fence of [0, -1, 2 ** 53, 0n, -1n, 2n ** 53n, 1.5, '7', null]) {
+    await assert.rejects(client.force('k', { fence }), { name: 'RangeError', message: `fence is ${inspect(fence)}, it must be a whole number from 1 to 9007199254740991` });
+  }
+});
+
 test('an activity re-enters its locks, and a cycle of two is refused', async t => {
   const { url } = await start(t);
   const client = connect(t, url);

@@ -28,6 +28,7 @@ E = TypeVar("E")
 Value = Union[str, bytes]
 T = TypeVar("T")
 PERMITS_MAX = 1_000_000  # Per semaphore.
+FENCE_MAX = 2**53 - 1
 _NEW = wire.owner(wire.OWNING_NEW, 0, "")
 
 
@@ -160,18 +161,22 @@ class ClientBase(Generic[L, E]):
         pairs = flat if isinstance(flat, dict) else dict(zip(flat[::2], flat[1::2]))
         return {str(name): value for name, value in pairs.items()}
 
-    async def force(self, key: Key) -> bool:
-        """Ends every hold of a lock. True if there was one."""
-        return bool(await self._ask("RLOCK.FORCE", key, True))
+    async def force(self, key: Key, fence: Optional[int] = None) -> bool:
+        """Ends every hold of a lock, or only the hold with this ``fence``. True if there was one. With the fence from
+        ``info`` it never ends a later hold. ``OutOfRange`` unless it is from 1 to 9007199254740991."""
+        if fence is None:
+            return bool(await self._ask("RLOCK.FORCE", key, True))
+        count("fence", fence, 1, FENCE_MAX)
+        return bool(await self._ask("RLOCK.FORCE", key, True, b"FENCE", str(int(fence)).encode()))
 
     async def metrics(self) -> Dict[str, int]:
         """The counters of this client in this event loop."""
         values = await self._host().call(Call(), wire.metrics)
         return dict(zip(("grants", "waits", "losses", "late_renewals", "reconnects"), values))
 
-    async def _ask(self, word: str, key: Key, changes: bool = False) -> Any:
+    async def _ask(self, word: str, key: Key, changes: bool = False, *options: bytes) -> Any:
         name = key_bytes(key)
-        words = [word.encode(), name]
+        words = [word.encode(), name, *options]
         (answer,) = await self._host().call(Call(), wire.question, name, words, changes, wire.NONE)
         if isinstance(answer, Exception):
             raise errors.of("Refused", str(answer), False)

@@ -349,8 +349,8 @@ class Client(ClientBase[Lock, Election]):
     def info(self, key: Key) -> "dict[str, Any]":  # type: ignore[override]
         return _run(super().info(key))
 
-    def force(self, key: Key) -> bool:  # type: ignore[override]
-        return _run(super().force(key))
+    def force(self, key: Key, fence: Optional[int] = None) -> bool:  # type: ignore[override]
+        return _run(super().force(key, fence))
 
     def metrics(self) -> "dict[str, int]":  # type: ignore[override]
         """The counters of this client."""

@@ -110,8 +110,8 @@ class AsyncApi:
     def __getattr__(self, name):
         made = getattr(self.client, name)
 
-        def call(*arguments):
-            answer = made(*arguments)
+        def call(*arguments, **named):
+            answer = made(*arguments, **named)
             return self.run(answer) if asyncio.iscoroutine(answer) else answer
 
         return call

@@ -164,6 +164,17 @@ def test_terms(client, server, key):
     assert client.force(key) is True and client.info(key)["mode"] == "free" and client.metrics()["grants"] >= 4
 
 
+def test_only_the_hold_with_a_fence_is_ended(client, key):
+    lock = client.lock(key, raise_lost=False)
+    with lock:
+        assert client.force(key, lock.fence - 1) is False and not lock.lost
+        assert client.force(key, fence=client.info(key)["fence"]) is True
+        assert client.info(key)["mode"] == "free"
+    for value in (0, -1, 2**53, 1.5, "7", True):
+        with refuses(f"fence is {value!r}, it must be a whole number from 1 to 9007199254740991"):
+            client.force(key, fence=value)
+
+
 def test_a_decorator(server, key):
     seen = []
     with Client(server.url) as client:

@@ -303,6 +303,7 @@ verbs! {
         waits is_held_by(owner: &Owner) -> bool;
         waits info() -> Info;
         waits force_release() -> u64;
+        waits force_release_under(fence: u64) -> u64;
         waits force_release_queue() -> u64;
     }
 }
@@ -504,6 +505,23 @@ impl Guard<Write> {
 }
 
 impl Guard<Permit> {
+    /// Gives `permits` of these permits to a new guard, and keeps the others; see
+    /// [`crate::Permits::split`](crate::Guard::split).
+    pub fn split(&mut self, permits: u32) -> Option<Self> {
+        self.guard.split(permits).on(&self.runtime)
+    }
+
+    /// Takes over the permits of `other`.
+    ///
+    /// # Errors
+    ///
+    /// `other`, unchanged, if it is of another hold; see
+    /// [`crate::Permits::merge`](crate::Guard::merge).
+    pub fn merge(&mut self, other: Self) -> Result<(), Self> {
+        let Self { guard, runtime } = other;
+        self.guard.merge(guard).on(&runtime)
+    }
+
     /// Lowers the number of permits for others, as long as this client exists;
     /// see [`crate::Permits::forget`](crate::Guard::forget).
     pub fn forget(self) {

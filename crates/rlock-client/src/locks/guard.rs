@@ -284,7 +284,8 @@ impl<K: Kind> Guard<K> {
     /// Releases it and waits for the server's reply.
     ///
     /// The next waiter gets it at the same moment. If other guards of the same
-    /// owner hold it too, only this one ends, and nothing is sent. Several keys
+    /// owner hold it too, only this one ends, and nothing is sent; but a part of
+    /// [`Permits`](crate::Permits) releases its own permits. Several keys
     /// are released at once, so an unreachable server of one key does not delay
     /// the others. A quorum lock waits for a majority, and for the other
     /// members if they answer soon.

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use rlock_engine::engine::Id;
 use rlock_engine::engine::claims::{Claims, Owner};
 #[cfg(feature = "quorum")]
@@ -14,7 +15,7 @@ use rlock_engine::engine::instant::Instant;
 use rlock_engine::engine::proof::Proof;
 use rlock_engine::engine::terms::{Ask, Queueing, Terms, Value};
 use rlock_engine::error::Error;
-use rlock_engine::session::{self, Call, Outcome, Proofs};
+use rlock_engine::session::{self, Call, Outcome};
 use rlock_engine::wire::inspect::{self, Info};
 use rlock_engine::wire::resp::Command;
 use rlock_engine::wire::{replies, requests};
@@ -103,7 +104,8 @@ impl Lock {
         queueing: Queueing,
     ) -> impl Future<Output = Result<Option<Granted>, Error>> + use<'_> {
         let claims = Claims::new(self.owner(), &self.key, &[]);
-        self.ask_for(claims, ask, queueing)
+        let asking = self.ask_for(claims, ask, queueing);
+        asking.map(|all| Ok(all?.map(|all| all.granted)))
     }
 
     pub(crate) fn ask_for(
@@ -111,7 +113,7 @@ impl Lock {
         claims: Claims,
         ask: Ask,
         queueing: Queueing,
-    ) -> impl Future<Output = Result<Option<Granted>, Error>> + use<'_> {
+    ) -> impl Future<Output = Result<Option<All>, Error>> + use<'_> {
         let span = tracing::debug_span!(
             "rlock.acquire", key = %claims.label(), owner = %claims.owner(), ?ask, ?queueing
         );
@@ -122,7 +124,7 @@ impl Lock {
             terms: self.terms,
             queueing,
         });
-        granted(&self.inner, lock, ask).instrument(span)
+        granted(&self.inner, lock).instrument(span)
     }
 
     pub(crate) async fn info(&self) -> Result<Info, Error> {
@@ -143,7 +145,7 @@ impl Lock {
     }
 
     pub(crate) async fn force_under(&self, fence: u64) -> Result<u64, Error> {
-        self.ask_to_end(requests::force_under(&self.key, fence))
+        self.ask_to_end(requests::force_under(&self.key, fence)?)
             .await
     }
 
@@ -161,18 +163,14 @@ pub(crate) fn never_refused() -> Error {
     Error::Protocol("a wait without limit was refused".to_owned())
 }
 
-/// Makes a call for a lock in that mode; `None` if not granted.
-async fn granted(inner: &Arc<Inner>, lock: Call, ask: Ask) -> Result<Option<Granted>, Error> {
+/// Makes a call for a lock; `None` if not granted.
+async fn granted(inner: &Arc<Inner>, lock: Call) -> Result<Option<All>, Error> {
     match call(&inner.state, lock).await {
         Outcome::Granted { guard, proofs } => {
             tracing::debug!(proof = ?proofs.first(), "granted");
-            Ok(Some(Granted {
-                inner: Arc::clone(inner),
-                guard,
-                proofs,
-                ask,
-                is_open: true,
-            }))
+            let (proof, rest) = proofs.into_parts();
+            let granted = Granted::new(inner, guard, proof);
+            Ok(Some(All { granted, rest }))
         }
         outcome => done(outcome).map(|()| None),
     }
@@ -188,15 +186,41 @@ pub struct Granted {
     inner: Arc<Inner>,
     /// Its number.
     pub(crate) guard: Id,
-    proofs: Proofs,
-    ask: Ask,
+    proof: Arc<Proof>,
     is_open: bool,
 }
 
 impl Granted {
-    /// What was asked for.
-    pub(crate) fn ask(&self) -> Ask {
-        self.ask
+    fn new(inner: &Arc<Inner>, guard: Id, proof: Arc<Proof>) -> Self {
+        Self {
+            inner: Arc::clone(inner),
+            guard,
+            proof,
+            is_open: true,
+        }
+    }
+
+    /// How many permits it needs.
+    pub(crate) fn permits(&self) -> u32 {
+        self.inner.state.permits(self.guard)
+    }
+
+    /// Gives `permits` of its permits to another one; `None` unless some are left.
+    pub(crate) fn split(&self, permits: u32) -> Option<Self> {
+        let part = self.inner.state.split(self.guard, permits)?;
+        Some(Self::new(&self.inner, part, Arc::clone(&self.proof)))
+    }
+
+    /// Takes over the permits of `other`; returns it if it is of another hold.
+    pub(crate) fn merge(&self, mut other: Self) -> Result<(), Self> {
+        let (guard, part) = (self.guard, other.guard);
+        let state = &self.inner.state;
+        let is_same = Arc::ptr_eq(&self.proof, &other.proof);
+        other.is_open = !(is_same && state.change(|it, now| it.merge(now, guard, part)));
+        match other.is_open {
+            true => Err(other),
+            false => Ok(()),
+        }
     }
 
     /// Leaves it as it is.
@@ -208,8 +232,8 @@ impl Granted {
     /// is then, and is [forgotten](Self::forget) otherwise.
     pub(crate) async fn upgraded(&self, queueing: Queueing) -> Result<Option<Self>, Error> {
         let guard = self.guard;
-        let upgrade = Call::Upgrade { guard, queueing };
-        granted(&self.inner, upgrade, Ask::Exclusive).await
+        let upgraded = granted(&self.inner, Call::Upgrade { guard, queueing }).await;
+        Ok(upgraded?.map(|all| all.granted))
     }
 
     /// Makes a call for a change of this guard, which is not kept meanwhile.
@@ -241,11 +265,7 @@ impl Granted {
 
 impl Grants for Granted {
     fn first(&self) -> &Arc<Proof> {
-        self.proofs.first()
-    }
-
-    fn proofs(&self) -> impl Iterator<Item = &Arc<Proof>> {
-        self.proofs.iter()
+        &self.proof
     }
 
     fn extend(&self, lease: Duration) -> impl Future<Output = Result<(), Error>> + Send {
@@ -273,5 +293,33 @@ impl Drop for Granted {
             let state = &self.inner.state;
             state.change(|session, now| session.leave(now, guard));
         }
+    }
+}
+
+/// A guard of one key or several, with what was granted for each.
+pub struct All {
+    granted: Granted,
+    rest: Vec<Arc<Proof>>,
+}
+
+impl Grants for All {
+    fn first(&self) -> &Arc<Proof> {
+        self.granted.first()
+    }
+
+    fn proofs(&self) -> impl Iterator<Item = &Arc<Proof>> {
+        std::iter::once(self.first()).chain(&self.rest)
+    }
+
+    fn extend(&self, lease: Duration) -> impl Future<Output = Result<(), Error>> + Send {
+        self.granted.extending(lease)
+    }
+
+    fn keep(&self, least: Duration) -> Result<(), Error> {
+        self.granted.keep(least)
+    }
+
+    fn release(self) -> impl Future<Output = Result<(), Error>> + Send {
+        self.granted.release()
     }
 }

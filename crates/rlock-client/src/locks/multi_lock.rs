@@ -11,7 +11,7 @@ use rlock_engine::wire::inspect::Info;
 
 use crate::locks::guard::sealed::{self, Grants};
 use crate::locks::guard::{Guard, Kind};
-use crate::locks::{Granted, Lock, left, never_refused};
+use crate::locks::{All, Lock, left, never_refused};
 use crate::pump::Inner;
 
 /// Several locks that are held together or not at all.
@@ -78,7 +78,7 @@ impl Kind for Several {}
 
 impl sealed::Kind for Several {
     const NAME: &str = "MultiGuard";
-    type Grants = Granted;
+    type Grants = All;
 }
 
 impl Guard<Several> {

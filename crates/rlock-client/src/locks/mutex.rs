@@ -262,8 +262,8 @@ impl Mutex {
     ///
     /// # Errors
     ///
-    /// As for [`force_release`](Self::force_release), and [`Error::Refused`] for
-    /// a fence of 0 or above 9007199254740991.
+    /// As for [`force_release`](Self::force_release), and [`Error::OutOfRange`]
+    /// for a fence of 0 or above 9007199254740991.
     ///
     /// # Cancel safety
     ///

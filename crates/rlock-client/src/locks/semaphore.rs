@@ -54,7 +54,8 @@ impl sealed::Kind for Permit {
 /// Holds some of a semaphore's permits, until they are released, dropped, or
 /// lost: all of them together.
 ///
-/// The fence is this holder's own.
+/// The fence is this holder's own. [`split`](Guard::split) makes two of it, which
+/// end one by one.
 ///
 /// # Examples
 ///
@@ -70,7 +71,70 @@ pub type Permits = Guard<Permit>;
 impl Guard<Permit> {
     /// How many permits this guard holds.
     pub fn count(&self) -> u32 {
-        self.held.ask().permits()
+        self.held.permits()
+    }
+
+    /// Gives `permits` of these permits to a new guard, and keeps the others.
+    ///
+    /// `None`, and nothing changes, for 0 and for all or more than
+    /// [`count`](Self::count): each of the two holds at least one. Nothing is sent.
+    ///
+    /// The two are parts of one hold. They have one owner, one fence and one
+    /// lease: both are lost together, and [`extend`](Self::extend) of either
+    /// extends the hold. A part that ends releases only its own permits, and the
+    /// last one releases what is left. A [`LossSignal`](crate::LossSignal) of
+    /// any of them resolves when the last one ends, or with the loss. If a part
+    /// ends with [`release_after`](Self::release_after), no part releases
+    /// anything before that time is over: the last one leaves it all taken.
+    ///
+    /// The permits of a part that ends may be free late. If the connection breaks
+    /// before the answer comes, the client asks the server how many it still has
+    /// for the hold, and releases only those that no part needs. So it never
+    /// releases a permit that is in use. It cannot do so while the server may
+    /// still carry out the unanswered request, because it does not let this client
+    /// close its earlier connection (`CLIENT KILL`), or if the server refuses
+    /// `RLOCK.INFO`, or does not answer until the lease has ended. Then these
+    /// permits stay taken until the last part ends, or until the lease ends if this
+    /// process dies. [`release`](Self::release) reports that with
+    /// [`Error::Unavailable`] or [`Error::Denied`].
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn copy(part: rlock_client::Permits) {}
+    /// # async fn example(semaphore: rlock_client::Semaphore) -> Result<(), rlock_client::Error> {
+    /// let mut permits = semaphore.acquire_many(3).await?; // One request for all.
+    /// while let Some(one) = permits.split(1) {
+    ///     tokio::spawn(copy(one)); // Each releases its permit when it is done.
+    /// }
+    /// copy(permits).await;
+    /// # Ok(()) }
+    /// ```
+    pub fn split(&mut self, permits: u32) -> Option<Self> {
+        self.held.split(permits).map(Self::new)
+    }
+
+    /// Takes over the permits of `other`, which was [split](Self::split) from the
+    /// same guard as this one, directly or not. Nothing is sent.
+    ///
+    /// # Errors
+    ///
+    /// `other`, unchanged, if it is of another hold: those were acquired one by
+    /// one, and end one by one.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example(semaphore: rlock_client::Semaphore) -> Result<(), rlock_client::Error> {
+    /// let mut permits = semaphore.acquire_many(3).await?;
+    /// if let Some(part) = permits.split(2) {
+    ///     permits.merge(part).expect("it is a part of this");
+    /// }
+    /// assert_eq!(permits.count(), 3);
+    /// # Ok(()) }
+    /// ```
+    pub fn merge(&mut self, other: Self) -> Result<(), Self> {
+        self.held.merge(other.held).map_err(Self::new)
     }
 
     /// Lowers the number of permits for others, as long as this client exists.

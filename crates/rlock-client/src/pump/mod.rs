@@ -315,6 +315,20 @@ impl State {
         read(lock(&self.core).session.endpoint())
     }
 
+    /// The permits that a guard needs.
+    pub(crate) fn permits(&self, guard: Id) -> u32 {
+        lock(&self.core).session.permits(guard)
+    }
+
+    /// Gives `permits` of a guard to a new one; returns its number.
+    pub(crate) fn split(self: &Arc<Self>, guard: Id, permits: u32) -> Option<Id> {
+        self.with_core(|core| {
+            let part = core.next_id();
+            let is_split = core.session.split(now(), guard, part, permits);
+            is_split.then_some(part)
+        })
+    }
+
     /// Changes whenever the connection to the one server opens or ends, and at
     /// every failure to connect.
     #[cfg(feature = "quorum")]

@@ -48,9 +48,11 @@ fn the_same_verbs_work_without_async() {
     assert_eq!(mutex.info().unwrap().fence, Some(guard.fence()));
     again.release_after(Duration::from_secs(60)).unwrap();
     guard.release().unwrap();
-    let left = mutex.info().unwrap().holders[0].lease_left;
+    let info = mutex.info().unwrap();
+    let (left, fence) = (info.holders[0].lease_left, info.fence.unwrap());
     assert!(left > Duration::from_secs(40), "{left:?}");
-    assert_eq!(mutex.force_release().unwrap(), 1);
+    assert_eq!(mutex.force_release_under(fence + 1).unwrap(), 0);
+    assert_eq!(mutex.force_release_under(fence).unwrap(), 1);
     drop(mutex.lock().unwrap());
     client.flush().unwrap();
     assert!(!mutex.is_locked().unwrap());
@@ -252,4 +254,19 @@ fn terms_and_lists_work_without_async() {
     assert_eq!((list.len(), list[0].key.as_slice()), (1, &b"k"[..]));
     reading.release().unwrap();
     waiting.join().unwrap();
+}
+
+#[test]
+fn permits_are_split_and_merged() {
+    let (_tests, _server, client) = connected();
+    let semaphore = client.semaphore("k", 5);
+    let mut permits = semaphore.acquire_many(5).unwrap();
+    let mut part = permits.split(3).unwrap();
+    part.merge(permits.split(1).unwrap()).unwrap();
+    assert_eq!((permits.count(), part.count()), (1, 4));
+    part.release().unwrap();
+    assert_eq!(semaphore.available_permits().unwrap(), 4);
+    let other = semaphore.acquire().unwrap();
+    assert_eq!(permits.merge(other).unwrap_err().count(), 1);
+    permits.release().unwrap();
 }

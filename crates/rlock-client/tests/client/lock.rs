@@ -282,6 +282,28 @@ async fn a_client_tells_of_any_loss() {
 }
 
 #[tokio::test]
+async fn only_the_hold_with_a_fence_is_ended() {
+    let server = Server::start().await;
+    let client = server.client().await;
+    let mutex = client.mutex("k");
+    let guard = mutex.lock().await.unwrap();
+    let fence = guard.fence();
+    assert_eq!(mutex.force_release_under(fence - 1).await.unwrap(), 0);
+    assert!(guard.is_valid());
+    assert_eq!(mutex.force_release_under(fence).await.unwrap(), 1);
+    assert_eq!(guard.loss().await, Loss::EndedByServer);
+    let calls = server.admin().await.calls().await["rlock.force"];
+    for fence in [0, 1 << 53] {
+        let Err(error) = mutex.force_release_under(fence).await else {
+            panic!("{fence}");
+        };
+        let expected = format!("fence is {fence}, it must be from 1 to 9007199254740991");
+        assert_eq!(error.to_string(), expected);
+    }
+    assert_eq!(server.admin().await.calls().await["rlock.force"], calls);
+}
+
+#[tokio::test]
 async fn a_wait_until_an_instant_ends_then() {
     let server = Server::start().await;
     let client = server.client().await;

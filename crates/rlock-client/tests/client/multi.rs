@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rlock_client::{Client, Error};
+use rlock_client::{Client, Error, Loss, Terms};
 
 use crate::connects::Connects;
 use rlock_testkit::asynchronous::{PATIENCE, Server};
@@ -121,4 +121,29 @@ async fn what_a_server_is_asked_first_is_a_part_of_the_wait() {
     let wait: u64 = wait.lines().nth(1).unwrap().parse().unwrap();
     assert!((1..=700).contains(&wait), "{wait}");
     held.release().await.unwrap();
+}
+
+/// The message of the loss was swallowed, and the server counts the keys of the newer grant, unless it is asked for those
+/// under the fence.
+#[tokio::test]
+async fn a_newer_grant_of_the_same_owner_is_not_renewed() {
+    let server = Server::start().await;
+    let proxy = Proxy::to(server.port()).await;
+    let client = Client::connect(proxy.url()).await.unwrap();
+    let terms = Terms::new().lease(PATIENCE).unwrap();
+    let guard = client.multi(["a", "b"]).with(terms).lock().await.unwrap();
+    proxy.set(Weather::Swallow);
+    let mut admin = server.admin().await;
+    for key in ["a", "b"] {
+        let _: u64 = admin.run(&format!("RLOCK.FORCE {key}")).await;
+    }
+    let again = format!("RLOCK.MACQUIRE {} 60000 2 a b", guard.owner());
+    let fence: u64 = admin.run(&again).await;
+    assert!(fence > guard.fence() && guard.is_valid());
+    // What is asked next ends the connection that has lost bytes.
+    proxy.set(Weather::Fair);
+    client.mutex("a").info().await.unwrap();
+    assert_eq!(guard.loss().await, Loss::EndedByServer);
+    let left: u64 = admin.run("PTTL a").await;
+    assert!(left > 30_000, "{left}");
 }

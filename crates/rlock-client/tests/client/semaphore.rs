@@ -6,7 +6,9 @@ use rlock_client::{Error, Terms};
 
 use crate::calm::on_a_calm_machine;
 use crate::connects::Connects;
+use crate::kinds::through;
 use rlock_testkit::asynchronous::{PATIENCE, Server, eventually};
+use rlock_testkit::proxy::{Proxy, Weather};
 
 #[tokio::test]
 async fn no_more_permits_are_held_than_there_are() {
@@ -85,4 +87,78 @@ fn permits_that_are_forgotten_come_back_with_the_client() {
             }
         }
     });
+}
+
+#[tokio::test]
+async fn each_part_releases_its_own_permits() {
+    let server = Server::start().await;
+    let (client, other) = (server.client().await, server.client().await);
+    let semaphore = client.semaphore("k", 5);
+    let mut rest = semaphore.acquire_many(5).await.unwrap();
+    for permits in [0, 5, 6, u32::MAX] {
+        assert!(rest.split(permits).is_none());
+    }
+    let mut part = rest.split(3).unwrap();
+    let last = part.split(1).unwrap();
+    assert_eq!((rest.count(), part.count(), last.count()), (2, 2, 1));
+    assert_eq!((rest.fence(), rest.owner()), (last.fence(), last.owner()));
+    let waiting = tokio::spawn({
+        let semaphore = other.semaphore("k", 5);
+        async move { semaphore.acquire_many_timeout(2, PATIENCE).await }
+    });
+    server.admin().await.queued(1).await;
+    let loss = part.loss();
+    part.release().await.unwrap();
+    let theirs = waiting.await.unwrap().unwrap().unwrap();
+    assert!(rest.is_valid() && last.is_valid() && loss.now().is_none());
+    assert_eq!(semaphore.available_permits().await.unwrap(), 0);
+    rest.extend(Duration::from_secs(90)).await.unwrap();
+    assert!(last.remaining() > Duration::from_secs(60));
+    drop(rest);
+    client.flush().await.unwrap();
+    assert_eq!(semaphore.available_permits().await.unwrap(), 2);
+    last.release().await.unwrap();
+    theirs.release().await.unwrap();
+    server.admin().await.untouched("k").await;
+}
+
+#[tokio::test]
+async fn parts_become_one_again_but_not_other_permits() {
+    let server = Server::start().await;
+    let client = server.client().await;
+    let semaphore = client.semaphore("k", 9);
+    let mut permits = semaphore.acquire_many(3).await.unwrap();
+    let part = permits.split(2).unwrap();
+    permits.merge(part).unwrap();
+    assert_eq!(permits.count(), 3);
+    let others = semaphore.acquire().await.unwrap();
+    let others = permits.merge(others).unwrap_err();
+    assert_eq!((permits.count(), others.count()), (3, 1));
+    others.release().await.unwrap();
+    assert_eq!(semaphore.available_permits().await.unwrap(), 6);
+    permits.release().await.unwrap();
+    server.admin().await.untouched("k").await;
+}
+
+/// Neither too few nor too many, whether the server has carried out the release or not.
+#[tokio::test]
+async fn permits_whose_release_got_no_answer_are_released_once() {
+    for is_carried_out in [true, false] {
+        let server = Server::start().await;
+        let proxy = Proxy::to(server.port()).await;
+        let client = through(&proxy).await;
+        let semaphore = client.semaphore("k", 6);
+        let mut rest = semaphore.acquire_many(6).await.unwrap();
+        let part = rest.split(2).unwrap();
+        proxy.set(match is_carried_out {
+            true => Weather::CutReplyTo("RLOCK.RELEASE"),
+            false => Weather::DelayRequest("RLOCK.RELEASE"),
+        });
+        part.release().await.unwrap();
+        assert!(is_carried_out || !proxy.let_late_request_arrive().await);
+        assert_eq!(semaphore.available_permits().await.unwrap(), 2);
+        assert!(rest.is_valid());
+        rest.release().await.unwrap();
+        server.admin().await.untouched("k").await;
+    }
 }

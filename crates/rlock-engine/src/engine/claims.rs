@@ -29,9 +29,11 @@ pub fn check_key(key: &[u8]) -> Result<(), Error> {
     }
 }
 
-/// Checks keys that are requested together, in their order; returns the first
-/// and the others.
-fn check_keys(keys: &[Arc<[u8]>]) -> Result<(&[u8], &[Arc<[u8]>]), Error> {
+/// The first key and the others.
+type Keys<'a> = (&'a [u8], &'a [Arc<[u8]>]);
+
+/// Checks keys that are requested together, in their order.
+fn check_keys(keys: &[Arc<[u8]>]) -> Result<Keys<'_>, Error> {
     let twice = keys.windows(2).find(|pair| pair.first() == pair.last());
     let value = match (twice.and_then(<[_]>::first), keys) {
         (Some(key), _) => format!("`{}` more than once", String::from_utf8_lossy(key)),

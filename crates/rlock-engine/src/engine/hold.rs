@@ -30,6 +30,12 @@ pub(super) struct Hold {
     pub(super) guards: u32,
     /// The guards that need exclusive mode.
     writers: u32,
+    /// The permits of all its guards together.
+    used: u64,
+    /// The permits that the server has for it at least, after all releases of
+    /// permits that have begun; 0 until a guard is split. Without that, all stay
+    /// for guards that enter it again.
+    permits: u64,
     /// Whether an upgrade was requested whose outcome is unknown.
     pub(super) is_upgrading: bool,
     /// The call that upgraded it last.
@@ -109,9 +115,40 @@ impl Hold {
     /// Removes one guard.
     pub(super) fn leave(&mut self, ask: Ask) {
         self.guards = self.guards.saturating_sub(1);
+        self.used = self.used.saturating_sub(ask.permits().into());
         if ask.is_exclusive() {
             self.writers = self.writers.saturating_sub(1);
         }
+    }
+
+    /// One of its guards became two. What is being released has no guards to count.
+    pub(super) fn split(&mut self) {
+        if self.guards > 0 && matches!(self.ask, Ask::Permits { .. }) {
+            self.guards += 1;
+            self.permits = match self.permits {
+                0 => self.ask.permits().into(),
+                permits => permits,
+            };
+        }
+    }
+
+    /// Two of its guards became one.
+    pub(super) fn merge(&mut self) {
+        if self.guards > 1 {
+            self.guards -= 1;
+        }
+    }
+
+    /// Takes the permits that no guard needs, and how many stay; none if there are
+    /// none, or if all of them must stay for a while.
+    pub(super) fn take_spare(&mut self, now: Instant) -> Option<(u64, u64)> {
+        let spare = self.permits.saturating_sub(self.used);
+        let is_limited = matches!(self.ask, Ask::Permits { .. });
+        if spare == 0 || !is_limited || self.kept_for(now).is_some() {
+            return None;
+        }
+        self.permits = self.used;
+        Some((spare, self.used))
     }
 
     /// Downgrades one guard to shared mode. True if no guard needs exclusive
@@ -267,6 +304,7 @@ impl Engine {
             return false;
         };
         hold.guards += 1;
+        hold.used += u64::from(ask.permits());
         hold.notified_by(grant.connection);
         hold.proof.set_fence(grant.fence);
         if ask.is_exclusive() {
@@ -301,6 +339,8 @@ impl Engine {
             granted: grant.lease,
             guards: 1,
             writers: u32::from(ask.is_exclusive()),
+            used: ask.permits().into(),
+            permits: 0,
             upgraded_by: None,
             is_upgrading: false,
             notices_by: grant.connection,
@@ -385,6 +425,12 @@ impl Engine {
             if let Some(hold) = hold.and_then(|hold| self.holds.get_mut(&hold)) {
                 hold.is_fence_uncertain = true;
             }
+        }
+    }
+
+    pub(super) fn change(&mut self, hold: Id, change: fn(&mut Hold)) {
+        if let Some(hold) = self.holds.get_mut(&hold) {
+            change(hold);
         }
     }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 use crate::engine::claims::Claims;
 use crate::engine::hold::HeldKeys;
 use crate::engine::instant::Instant;
+use crate::engine::part_release::PartRelease;
 use crate::engine::request::{Reply, Request, Sent, Undo};
 use crate::engine::terms::{Ask, Terms};
 use crate::engine::work::{Context, Input, Next, Stage, Task, Work};
@@ -81,13 +82,18 @@ impl Engine {
         if hold.guards == 0 {
             hold.leavers.push(call);
         }
-        // If other guards remain, nothing is sent.
-        if hold.guards > 1 {
+        // If other guards remain, only permits that none of them needs are
+        // released.
+        let task = if hold.guards > 1 {
             hold.leave(ask);
-            return self.resolve(call, Outcome::Done);
-        }
+            match PartRelease::of(now, hold) {
+                Some(release) => Task::ReleasePart(release),
+                None => return self.resolve(call, Outcome::Done),
+            }
+        } else {
+            Task::Leave(Leaving::of(id, ask, false))
+        };
         let claims = hold.proof.claims.clone();
-        let task = Task::Leave(Leaving::of(id, ask, false));
         let deadline = Some(now + self.retry_timeout);
         self.start(now, Work::new(now, call, claims, task, deadline));
     }
@@ -98,8 +104,11 @@ impl Engine {
             return;
         };
         hold.leave(ask);
-        if hold.guards == 0 {
-            let task = Task::Leave(Leaving::of(id, ask, true));
+        let task = match hold.guards {
+            0 => Some(Task::Leave(Leaving::of(id, ask, true))),
+            _ => PartRelease::of(now, hold).map(Task::ReleasePart),
+        };
+        if let Some(task) = task {
             let work = self.next_id();
             self.end_in_background(now, work, id, task);
         }

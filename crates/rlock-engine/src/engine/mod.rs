@@ -9,6 +9,7 @@
 //! - `work`: the operations in progress for each owner, and their order;
 //! - `call`: from a call for a lock to a grant, across lost connections;
 //! - `leaving`: release, now or later, downgrade, and clean-up after a call;
+//! - `part_release`: release of some permits of a hold;
 //! - `hold`: what is held, by how many guards, and how a hold ends;
 //! - `watchdog`: renewals, extensions, and heartbeats;
 //! - `node`: what is known of each server, and which keys it has;
@@ -31,6 +32,7 @@ mod hold;
 pub mod instant;
 mod leaving;
 pub mod node;
+mod part_release;
 pub mod proof;
 mod released;
 pub mod request;
@@ -245,6 +247,8 @@ impl Engine {
             Event::Keep { hold, until } => self.keep(hold, until),
             Event::Abandon { call } => self.abandon(now, call),
             Event::Leave { hold, ask } => self.leave(now, hold, ask),
+            Event::Split { hold } => self.change(hold, Hold::split),
+            Event::Merge { hold } => self.change(hold, Hold::merge),
             Event::Untaken { call, hold, ask } => self.untaken(now, call, hold, ask),
             Event::SentSeparately { request, claims } => self.is_separate(request, &claims),
             Event::PredecessorStays { connection } => self.predecessor_stays(connection),
@@ -583,6 +587,18 @@ pub enum Event {
         hold: Id,
         /// The mode of the guard.
         ask: Ask,
+    },
+    /// A guard of permits became two, which have its permits between them. Each
+    /// ends with [`Event::Release`] or [`Event::Leave`], in the mode of its own
+    /// permits.
+    Split {
+        /// The hold's number.
+        hold: Id,
+    },
+    /// Two guards of permits of one hold became one, which has the permits of both.
+    Merge {
+        /// The hold's number.
+        hold: Id,
     },
     /// The call was granted, but its caller was gone before it learned of the
     /// grant.

@@ -10,6 +10,7 @@
 //! | `Renew` | for replicas, or to the target of a moving slot | shortens the lease of a later hold, or binds it | the owner's next request waits until this one is answered ([`Event::SentSeparately`](crate::engine::Event::SentSeparately)); if it never is, the server is asked to close that connection first ([`Fault::Stray`](crate::error::Fault::Stray)), or clean-up is repeated ([`Event::PredecessorStays`](crate::engine::Event::PredecessorStays)) |
 //! | `Release` with a fence | the same | none: it names its hold | |
 //! | `Release` and `ReleaseEach` without a fence, `CleanUp`, `Downgrade` | to the target of a moving slot | ends or shares a later hold | as for `Renew` |
+//! | `ReleasePermits` | any | releases permits twice, if it was repeated | it is repeated only after `CountPermits` has shown that it was not carried out, and cannot be any more (`part_release.rs`) |
 //! | `Acquire`, `Cancel` | main only | | as for any |
 //! | a question that changes something (`FORCE`) | main | ends a later hold | nothing: it is not repeated, and its caller learns that it may have been carried out |
 //!
@@ -26,7 +27,8 @@ use crate::engine::terms::{Ask, LEASE_DEFAULT, Queueing, Terms, Value};
 use crate::engine::work::{Input, Stage, Task};
 use crate::engine::{Engine, Id};
 
-/// A request. It is harmless if the server carries it out twice.
+/// A request. It is harmless if the server carries it out twice, unless it releases
+/// permits.
 #[derive(Clone, Debug)]
 pub enum Request {
     /// Answered with a fence, [`Reply::Queued`] or nil.
@@ -44,8 +46,8 @@ pub enum Request {
         /// The published value; none leaves it unchanged.
         value: Option<Value>,
     },
-    /// Answered with a fence, or nil if not everything is held. For several keys
-    /// the server names no fence, so the known fence is taken. Answered with
+    /// Answered with a fence, or nil if not everything is held. Several keys are
+    /// renewed only under the known fence, which the answer then is. Answered with
     /// [`Reply::TooFew`] if it was done, but too few replicas acknowledged it in
     /// time.
     Renew {
@@ -53,7 +55,8 @@ pub enum Request {
         claims: Claims,
         /// The new terms; their lease is the rest of it.
         terms: Terms,
-        /// The known fence.
+        /// The known fence. A single key is renewed under any fence, and the answer
+        /// names it.
         known: u64,
         /// Raises the fence to this if it is smaller; for a single key only.
         raise: Option<u64>,
@@ -79,6 +82,25 @@ pub enum Request {
         claims: Claims,
         /// The fence; none for any fence.
         fence: Option<u64>,
+    },
+    /// Releases some permits of a hold, which keeps the others. Answered with
+    /// `Done`, or nil if there is no hold under this fence. Each repetition
+    /// releases more.
+    ReleasePermits {
+        /// The owner and the key.
+        claims: Claims,
+        /// How many.
+        permits: u64,
+        /// The fence.
+        fence: u64,
+    },
+    /// Answered with the number of permits of a hold, or nil if there is no hold
+    /// under this fence.
+    CountPermits {
+        /// The owner and the key.
+        claims: Claims,
+        /// The fence.
+        fence: u64,
     },
     /// Answered with a fence, or nil.
     Downgrade {
@@ -123,6 +145,8 @@ impl Request {
             | Self::Renew { claims, .. }
             | Self::Release { claims, .. }
             | Self::ReleaseEach { claims, .. }
+            | Self::ReleasePermits { claims, .. }
+            | Self::CountPermits { claims, .. }
             | Self::Downgrade { claims }
             | Self::Cancel { claims }
             | Self::CleanUp { claims, .. } => Some(claims),
@@ -144,6 +168,8 @@ impl Request {
             Self::Renew { notify, terms, .. } => !notify && terms.bound.is_none(),
             Self::Release { .. }
             | Self::ReleaseEach { .. }
+            | Self::ReleasePermits { .. }
+            | Self::CountPermits { .. }
             | Self::Downgrade { .. }
             | Self::CleanUp { .. } => true,
             Self::Acquire { .. } | Self::Cancel { .. } | Self::Ping => false,
@@ -171,7 +197,7 @@ pub enum Reply {
     Nil,
     /// The request is queued.
     Queued,
-    /// The number of requests that were found.
+    /// The number of requests that were found, or of permits.
     Count(u64),
     /// Only this number of replicas acknowledged it.
     TooFew(u16),

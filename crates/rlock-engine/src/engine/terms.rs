@@ -413,6 +413,31 @@ impl Ask {
             Self::Permits { permits, .. } => permits,
         }
     }
+
+    /// What stays, and a part of `permits`; none unless both have some.
+    pub fn split(self, permits: u32) -> Option<(Self, Self)> {
+        let rest = self.permits().checked_sub(permits)?;
+        match self {
+            Self::Permits { limit, .. } if rest > 0 && permits > 0 => {
+                let part = |permits| Self::Permits { limit, permits };
+                Some((part(rest), part(permits)))
+            }
+            _ => None,
+        }
+    }
+
+    /// Both together; none unless both are permits of one limit.
+    pub fn merge(self, other: Self) -> Option<Self> {
+        match (self, other) {
+            (Self::Permits { limit, permits }, Self::Permits { limit: same, .. })
+                if limit == same =>
+            {
+                let permits = permits.saturating_add(other.permits());
+                Some(Self::Permits { limit, permits })
+            }
+            _ => None,
+        }
+    }
 }
 
 /// The largest number of permits of a semaphore.

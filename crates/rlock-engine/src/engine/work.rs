@@ -20,6 +20,7 @@ use crate::engine::claims::Claims;
 use crate::engine::instant::Instant;
 use crate::engine::leaving::{CleanUp, Downgrade, Leaving};
 use crate::engine::node::Node;
+use crate::engine::part_release::PartRelease;
 use crate::engine::request::{Reply, Request, Requester, Sent};
 use crate::engine::watchdog::Extension;
 use crate::engine::{Action, ConnectionState, Engine, Id, Outcome, Timer};
@@ -38,6 +39,7 @@ pub(super) struct Work {
 pub(super) enum Task {
     Call(Call),
     Leave(Leaving),
+    ReleasePart(PartRelease),
     Downgrade(Downgrade),
     Extend(Extension),
     CleanUp(CleanUp),
@@ -203,6 +205,7 @@ impl Work {
         match &mut self.task {
             Task::Call(call) => call.on(at, input),
             Task::Leave(leaving) => leaving.on(at, input),
+            Task::ReleasePart(release) => release.on(at, input),
             Task::Downgrade(downgrade) => downgrade.on(at, input),
             Task::Extend(extension) => extension.on(at, input),
             Task::CleanUp(clean_up) => clean_up.on(at, input),

@@ -39,6 +39,14 @@ impl Guard {
         }
     }
 
+    pub(super) fn first(&self) -> &Grant {
+        &self.first
+    }
+
+    pub(super) fn first_mut(&mut self) -> &mut Grant {
+        &mut self.first
+    }
+
     pub(super) fn grants(&self) -> impl Iterator<Item = &Grant> {
         std::iter::once(&self.first).chain(&self.rest)
     }
@@ -132,6 +140,12 @@ impl Proofs {
     #[must_use]
     pub fn first(&self) -> &Arc<Proof> {
         &self.first
+    }
+
+    /// The same, and the others.
+    #[must_use]
+    pub fn into_parts(self) -> (Arc<Proof>, Vec<Arc<Proof>>) {
+        (self.first, self.rest)
     }
 
     /// All of them.

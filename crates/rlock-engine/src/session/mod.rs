@@ -458,6 +458,54 @@ impl Session {
         self.settle(now);
     }
 
+    /// The permits that a guard needs; 0 if it has ended.
+    #[must_use]
+    pub fn permits(&self, guard: Id) -> u32 {
+        let guard = self.guards.get(&guard);
+        guard.map_or(0, |guard| guard.first().ask.permits())
+    }
+
+    /// Gives `permits` of a guard to a new one with the number `part`; false, and
+    /// nothing changes, unless both have some then.
+    pub fn split(&mut self, now: Instant, guard: Id, part: Id, permits: u32) -> bool {
+        let Some(whole) = self.guards.get_mut(&guard).map(Guard::first_mut) else {
+            return false;
+        };
+        let Some((rest, ask)) = whole.ask.split(permits) else {
+            return false;
+        };
+        whole.ask = rest;
+        let (proof, hold) = (Arc::clone(&whole.proof), whole.proof.hold);
+        self.enter(part, Guard::new(Grant { proof, ask, part }, Vec::new()));
+        self.tell(now, engine::Event::Split { hold });
+        self.settle(now);
+        true
+    }
+
+    /// Gives all permits of `part` to `guard`, and ends `part`; false, and nothing
+    /// changes, if they are of different holds.
+    pub fn merge(&mut self, now: Instant, guard: Id, part: Id) -> bool {
+        let (Some(one), Some(other)) = (self.guards.get(&guard), self.guards.get(&part)) else {
+            return false;
+        };
+        let (one, other) = (one.first(), other.first());
+        let hold = one.proof.hold;
+        let Some(both) = one
+            .ask
+            .merge(other.ask)
+            .filter(|_| other.proof.hold == hold)
+        else {
+            return false;
+        };
+        self.remove_guard(part);
+        if let Some(guard) = self.guards.get_mut(&guard) {
+            guard.first_mut().ask = both;
+        }
+        self.tell(now, engine::Event::Merge { hold });
+        self.settle(now);
+        true
+    }
+
     /// Has the end of a guard leave the lock taken until `least` after its grant.
     ///
     /// # Errors
@@ -628,15 +676,19 @@ impl Session {
         // it.
         let loss = proofs.iter().find_map(|proof| proof.loss(now));
         guard.is_over = loss.is_some();
-        let others = proofs.iter().filter(|proof| proof.call != number);
-        self.of_holds
-            .extend(others.map(|proof| (proof.hold, number)));
-        self.guards.insert(number, guard);
+        self.enter(number, guard);
         let guard = guard_number;
         self.resolve(call, Outcome::Granted { guard, proofs });
         if let Some(why) = loss {
             self.actions.push_back(Action::Over { guard, why });
         }
+    }
+
+    fn enter(&mut self, number: Id, guard: Guard) {
+        let others = guard.grants().filter(|it| it.proof.call != number);
+        self.of_holds
+            .extend(others.map(|grant| (grant.proof.hold, number)));
+        self.guards.insert(number, guard);
     }
 
     fn remove_guard(&mut self, number: Id) -> Option<Guard> {

@@ -5,6 +5,7 @@
 use crate::engine::claims::{Claims, Name};
 use crate::engine::request::{Notice, NoticeKind, Reply, Request, Undo};
 use crate::error::{Error, Fault};
+use crate::wire::inspect;
 use crate::wire::resp::{Command, Frame};
 
 /// Decodes the replies to `request`: one, or one for each of its commands.
@@ -63,11 +64,23 @@ fn read(request: &Request, reply: &Frame) -> Result<Reply, Error> {
             true => Reply::Fence(*known),
             false => Reply::Nil,
         }),
-        Request::Release { claims, .. } => Ok(match reply {
-            Frame::Integer(_) if !claims.is_single() && !is_count_of(claims, reply) => Reply::Nil,
-            Frame::Nil => Reply::Nil,
-            _ => Reply::Done,
-        }),
+        Request::CountPermits { claims, fence } => {
+            let mut holders = inspect::info(reply)?.holders.into_iter();
+            let is_ours = |it: &inspect::Holder| {
+                it.owner == claims.owner().as_str() && it.fence == Some(*fence)
+            };
+            let ours = holders.find(is_ours);
+            Ok(ours.map_or(Reply::Nil, |it| Reply::Count(it.permits)))
+        }
+        Request::Release { claims, .. } | Request::ReleasePermits { claims, .. } => {
+            Ok(match reply {
+                Frame::Integer(_) if !claims.is_single() && !is_count_of(claims, reply) => {
+                    Reply::Nil
+                }
+                Frame::Nil => Reply::Nil,
+                _ => Reply::Done,
+            })
+        }
         Request::Cancel { .. } => number(reply).map(Reply::Count),
         Request::CleanUp { undo, .. } => Ok(match undo {
             Undo::Downgrade => fence_or_nil(reply).unwrap_or(Reply::Done),

@@ -21,6 +21,9 @@ const KEPT_MAX: Duration = Duration::from_secs(10);
 /// The prefix of the channels of values.
 pub const VALUE_CHANNEL: &[u8] = b"rlock:value:";
 
+/// The largest fence of any lock.
+const FENCE_MAX: u64 = (1 << 53) - 1;
+
 /// The largest number of locks in one question.
 const COUNT_MAX: u64 = 1000;
 
@@ -80,12 +83,12 @@ fn each(request: &Request, channel: Option<&Channel>, mut send: impl FnMut(Comma
         Request::Renew {
             claims,
             terms,
+            known,
             raise,
             notify,
             value,
-            ..
         } => {
-            let mut command = renew(claims, terms.lease, *raise);
+            let mut command = renew(claims, terms.lease, *known, *raise);
             options(&mut command, terms, channel.filter(|_| *notify));
             publishing(&mut command, value.as_ref());
             command
@@ -100,6 +103,17 @@ fn each(request: &Request, channel: Option<&Channel>, mut send: impl FnMut(Comma
             }
             return;
         }
+        Request::ReleasePermits {
+            claims,
+            permits,
+            fence,
+        } => {
+            let mut command = command("RLOCK.RELEASE", claims);
+            command.arg("PERMITS").number(*permits);
+            under(&mut command, Some(*fence));
+            command
+        }
+        Request::CountPermits { claims, .. } => info(claims.key()),
         Request::Downgrade { claims } => command("RLOCK.DOWNGRADE", claims),
         Request::Cancel { claims } => command("RLOCK.CANCEL", claims),
         // The first key withdraws a request for several keys, or ends its kept
@@ -151,15 +165,18 @@ fn acquire(claims: &Claims, ask: Ask, lease: Duration, queueing: Queueing) -> Co
 }
 
 /// `RLOCK.RENEW`, answered with the fence; `RLOCK.MRENEW`, answered with the
-/// number of keys that the owner holds.
-fn renew(claims: &Claims, lease: Duration, raise: Option<u64>) -> Command {
+/// number of keys that the owner holds under the known fence. Without that fence
+/// it would also renew and count a newer grant of the same owner.
+fn renew(claims: &Claims, lease: Duration, known: u64, raise: Option<u64>) -> Command {
     if claims.is_single() {
         let mut command = command("RLOCK.RENEW", claims);
         command.number(millis(lease));
         under(&mut command, raise);
         command
     } else {
-        several("RLOCK.MRENEW", claims, Some(lease))
+        let mut command = several("RLOCK.MRENEW", claims, Some(lease));
+        under(&mut command, Some(known));
+        command
     }
 }
 
@@ -170,6 +187,7 @@ pub fn renew_in_writing(request: &Request) -> Vec<Command> {
     let Request::Renew {
         claims,
         terms,
+        known,
         raise,
         value,
         ..
@@ -183,7 +201,7 @@ pub fn renew_in_writing(request: &Request) -> Vec<Command> {
         false => (lease, lease + ms),
     };
     let renewing = |lease| {
-        let mut command = renew(claims, lease, *raise);
+        let mut command = renew(claims, lease, *known, *raise);
         publishing(&mut command, value.as_ref());
         command
     };
@@ -284,10 +302,21 @@ pub fn force(key: &[u8]) -> Command {
 }
 
 /// Ends the hold of a lock with this fence.
-pub fn force_under(key: &[u8], fence: u64) -> Command {
+///
+/// # Errors
+///
+/// [`Error::OutOfRange`] unless `fence` is from 1 to 9007199254740991.
+pub fn force_under(key: &[u8], fence: u64) -> Result<Command, Error> {
+    if !(1..=FENCE_MAX).contains(&fence) {
+        return Err(Error::OutOfRange {
+            argument: "fence",
+            value: fence.to_string(),
+            limit: format!("from 1 to {FENCE_MAX}").into(),
+        });
+    }
     let mut command = force(key);
-    command.arg("FENCE").number(fence);
-    command
+    under(&mut command, Some(fence));
+    Ok(command)
 }
 
 /// Ends every hold of a lock and clears its queue.
@@ -543,7 +572,9 @@ mod tests {
             "RLOCK.MACQUIRE o 5 2 a b WAIT 0 KEEP 10000 NOTIFY c"
         );
         let renew = renewal(&keys, terms(5, None), None);
-        assert_eq!(sent(&renew), "RLOCK.MRENEW o 5 2 a b");
+        assert_eq!(sent(&renew), "RLOCK.MRENEW o 5 2 a b FENCE 7");
+        let written = "RLOCK.MRENEW o 4 2 a b FENCE 7; RLOCK.MRENEW o 5 2 a b FENCE 7";
+        assert_eq!(elsewhere(&renew_in_writing(&renew)), written);
         let claims = claims(&keys);
         let (all, fence) = (claims.clone(), Some(7));
         let release = Request::Release { claims: all, fence };
@@ -563,6 +594,23 @@ mod tests {
     }
 
     #[test]
+    fn permits_are_counted_and_released_at_their_key() {
+        let (permits, fence) = (2, 7);
+        let owned = claims(&["k"]);
+        let release = Request::ReleasePermits {
+            claims: owned.clone(),
+            permits,
+            fence,
+        };
+        assert_eq!(sent(&release), "RLOCK.RELEASE k o PERMITS 2 FENCE 7");
+        let claims = owned;
+        assert_eq!(
+            sent(&Request::CountPermits { claims, fence }),
+            "RLOCK.INFO k"
+        );
+    }
+
+    #[test]
     fn renewals_for_replicas_are_always_written() {
         for (ms, written) in [
             (5, "RLOCK.RENEW k o 4 FENCE 9; RLOCK.RENEW k o 5 FENCE 9"),
@@ -575,8 +623,10 @@ mod tests {
     }
 
     #[test]
-    fn a_list_has_from_1_to_1000_locks() {
+    fn numbers_of_questions_have_limits() {
         assert!(list(0).is_err() && list(1).is_ok());
         assert!(list(1000).is_ok() && list(1001).is_err());
+        assert!(force_under(b"k", 0).is_err() && force_under(b"k", 1).is_ok());
+        assert!(force_under(b"k", (1 << 53) - 1).is_ok() && force_under(b"k", 1 << 53).is_err());
     }
 }

@@ -88,6 +88,22 @@ fn several_keys_are_entered_only_together() {
     }
 }
 
+/// The server does not name the fence of several keys, so it is asked under the one that is known.
+#[test]
+fn several_keys_are_attached_only_under_their_fence() {
+    for (held, is_lost) in [(2, false), (1, true), (0, true)] {
+        let mut it = Played::connected();
+        it.asks_for("k", &["l"], Terms::new());
+        it.answers(1, "RLOCK.MACQUIRE", ":7\r\n");
+        it.reconnects();
+        it.passes(1);
+        let attached = "RLOCK.MRENEW o2 30000 2 k l FENCE 7 NOTIFY rlock:client:c";
+        it.answers(2, attached, format!(":{held}\r\n"));
+        let did = it.did();
+        assert_eq!(did.contains(&OVER.to_owned()), is_lost, "{held}: {did:?}");
+    }
+}
+
 /// The server can let shared holders in only then.
 #[test]
 fn the_last_guard_in_exclusive_mode_downgrades_the_lock() {

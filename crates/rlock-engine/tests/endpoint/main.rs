@@ -9,6 +9,7 @@ mod holds;
 mod late;
 mod observers;
 mod outages;
+mod permits;
 mod played;
 mod questions;
 mod replies;

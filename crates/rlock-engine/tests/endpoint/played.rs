@@ -360,10 +360,32 @@ impl Played {
 
     /// Releases the last grant.
     pub(crate) fn releases(&mut self) {
+        self.releases_mode(Ask::Exclusive);
+    }
+
+    /// Ends a guard of the last grant.
+    pub(crate) fn releases_mode(&mut self, ask: Ask) {
         let call = self.next_call();
         let hold = self.proofs.last().unwrap().hold;
-        let ask = Ask::Exclusive;
         self.handle(Event::Call(engine::Event::Release { call, hold, ask }));
+    }
+
+    /// Drops a guard of the last grant.
+    pub(crate) fn drops_mode(&mut self, ask: Ask) {
+        let hold = self.proofs.last().unwrap().hold;
+        self.handle(Event::Call(engine::Event::Leave { hold, ask }));
+    }
+
+    /// A guard of the last grant becomes two.
+    pub(crate) fn splits(&mut self) {
+        let hold = self.proofs.last().unwrap().hold;
+        self.handle(Event::Call(engine::Event::Split { hold }));
+    }
+
+    /// Two guards of the last grant become one.
+    pub(crate) fn merges(&mut self) {
+        let hold = self.proofs.last().unwrap().hold;
+        self.handle(Event::Call(engine::Event::Merge { hold }));
     }
 
     /// A guard of the last grant needs only shared mode from now on.
@@ -384,6 +406,12 @@ impl Played {
         let hold = self.proofs.last().unwrap().hold;
         let until = self.now() + Duration::from_secs(seconds);
         self.handle(Event::Call(engine::Event::Keep { hold, until }));
+    }
+
+    /// Asks for a report once nothing is left to clean up.
+    pub(crate) fn flushes(&mut self) {
+        let flush = self.endpoint.next_id();
+        self.handle(Event::Call(engine::Event::Flush { flush }));
     }
 
     /// The client closes.

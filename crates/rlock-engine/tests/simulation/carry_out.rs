@@ -72,6 +72,24 @@ impl Server {
                 self.release(claims, *fence);
                 Ok(Reply::Done)
             }
+            Request::ReleasePermits {
+                claims,
+                permits,
+                fence,
+            } => {
+                let (key, owner) = (names(claims)[0], claims.owner().as_str());
+                let permits = u32::try_from(*permits).expect("few permits");
+                let fence = rlock_core::Fence::new(*fence);
+                match self.core.release_permits(key, owner, permits, fence) {
+                    messages::Reply::Error(_) => Err(refused()),
+                    messages::Reply::Nil => Ok(Reply::Nil),
+                    _ => Ok(Reply::Done),
+                }
+            }
+            Request::CountPermits { claims, fence } => Ok(match self.permits(claims, *fence) {
+                Some(permits) => Reply::Count(permits.into()),
+                None => Reply::Nil,
+            }),
             Request::Downgrade { claims } => Ok(self.downgrade(claims)),
             Request::Cancel { claims } => Ok(Reply::Count(self.cancel(session, claims))),
             Request::CleanUp { claims, undo } => {
@@ -178,13 +196,16 @@ impl Server {
         let (keys, owner) = (names(claims), claims.owner().as_str());
         match keys.as_slice() {
             [key] => read(self.core.renew(*key, owner, renewal)),
-            keys => match self.core.renew_all(keys, (owner, None), renewal) {
-                messages::Reply::Number(held) if held == keys.len() as u64 => {
-                    Ok(Reply::Fence(known))
+            keys => {
+                let whose = (owner, rlock_core::Fence::new(known));
+                match self.core.renew_all(keys, whose, renewal) {
+                    messages::Reply::Number(held) if held == keys.len() as u64 => {
+                        Ok(Reply::Fence(known))
+                    }
+                    messages::Reply::Error(_) => Err(refused()),
+                    _ => Ok(Reply::Nil),
                 }
-                messages::Reply::Error(_) => Err(refused()),
-                _ => Ok(Reply::Nil),
-            },
+            }
         }
     }
 
@@ -201,6 +222,17 @@ impl Server {
                 _ => Reply::Nil,
             },
         }
+    }
+
+    /// How many permits the hold with this fence has; none if there is no such hold.
+    pub(crate) fn permits(&self, claims: &Claims, fence: u64) -> Option<u32> {
+        let (key, owner) = (names(claims)[0], claims.owner().as_str());
+        let held = self.core.store.get(self.core.now, key)?.held()?;
+        let mut holders = held.live_holders(self.core.now);
+        let is_ours = |it: &rlock_core::Fence| it.get() == fence;
+        let (_, hold) =
+            holders.find(|(name, it)| *name == owner && it.fence.as_ref().is_some_and(is_ours))?;
+        Some(hold.permits)
     }
 
     fn downgrade(&mut self, claims: &Claims) -> Reply {

@@ -23,7 +23,47 @@ impl World {
         self.check_calls()?;
         self.check_losses()?;
         self.check_kept()?;
+        self.check_permits()?;
         self.check_guards()
+    }
+
+    /// The server never has fewer permits for a hold than its valid guards have.
+    fn check_permits(&self) -> Result<(), String> {
+        let mut all = self.permits().into_iter();
+        match all.find(|(_, used, has)| has < used) {
+            Some((proof, used, has)) => Err(format!("{has} permits for {used} of {proof:?}")),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether the server has exactly the permits that are in use, unless it does
+    /// not let the client close its earlier connections.
+    pub(crate) fn has_permits_in_use(&self) -> bool {
+        let is_unsure = self.clients.iter().any(|client| client.is_unsure);
+        let all = self.permits();
+        is_unsure || all.iter().all(|(_, used, has)| has == used)
+    }
+
+    /// For each hold the permits of all its valid guards, and those at the server;
+    /// without the holds that the server does not know.
+    fn permits(&self) -> Vec<(&Proof, u32, u32)> {
+        let now = self.instant();
+        let mut all = Vec::new();
+        for client in &self.clients {
+            let guards = client.actors.iter().filter_map(|it| it.guard.as_ref());
+            let is_limited = |it: &&Guard| matches!(it.ask, Ask::Permits { .. });
+            for Guard { proof, .. } in guards.clone().filter(is_limited) {
+                let there = &self.servers[self.home(&proof.claims)];
+                let has = there.permits(&proof.claims, proof.fence());
+                let of_same = guards.clone().filter(|it| it.proof.hold == proof.hold);
+                let used = of_same.map(|it| it.ask.permits()).sum();
+                all.extend(
+                    has.filter(|_| proof.is_live(now))
+                        .map(|has| (&**proof, used, has)),
+                );
+            }
+        }
+        all
     }
 
     fn check_calls(&self) -> Result<(), String> {

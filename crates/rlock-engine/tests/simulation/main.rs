@@ -46,6 +46,7 @@ struct Seen {
     reconnects: u64,
     moves: u64,
     fail_overs: u64,
+    splits: u64,
 }
 
 #[test]
@@ -73,6 +74,7 @@ fn play_all(kind: Kind) -> Seen {
         assert!(seen.events >= 500 * seen.cases, "{seen:?}");
         assert!(seen.grants >= 3 * seen.cases, "{seen:?}");
         assert!(seen.reconnects >= 2 * seen.cases, "{seen:?}");
+        assert!(seen.splits >= seen.cases / 10, "{seen:?}");
     }
     seen
 }
@@ -101,6 +103,7 @@ fn play(kind: Kind, seed: u64, seen: &Cell<Seen>) {
             reconnects: before.reconnects + world.reconnects,
             moves: before.moves + world.moves,
             fail_overs: before.fail_overs + world.fail_overs,
+            splits: before.splits + world.split,
         });
         Ok(())
     });

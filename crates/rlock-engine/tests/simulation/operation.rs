@@ -32,6 +32,10 @@ pub(crate) enum Operation {
         actor: usize,
         kept: Option<Duration>,
     },
+    /// A task gives some of its permits to an idle task of its client.
+    Split { client: usize, permits: u32 },
+    /// A task takes over the permits of another one that has the same hold.
+    Merge { client: usize },
     /// A shared holder upgrades.
     Upgrade { actor: usize, queueing: Queueing },
     /// An exclusive holder downgrades.
@@ -194,6 +198,10 @@ impl Operation {
             },
             22 if how < 20 => Self::Close { client },
             22 if how < 40 => Self::LeaveAll { client },
+            22 => Self::Split {
+                client,
+                permits: 1 + u32::from(more) % 2,
+            },
             23 => Self::Refuse {
                 shard: usize::from(who),
                 time: millis(4 * u64::from(long)),
@@ -204,6 +212,8 @@ impl Operation {
             26 if how < 120 => Self::Jump {
                 time: millis(10 * u64::from(long)),
             },
+            26 if how < 200 => Self::Split { client, permits: 1 },
+            26 => Self::Merge { client },
             28 => Self::Pass {
                 time: millis(11_000),
             },

@@ -60,6 +60,34 @@ fn a_late_release_does_not_free_a_reacquired_lock() {
     play(Kind::One, 20 * SEEDS, &script, |_| true);
 }
 
+/// A release of one of three permits may have been carried out when its connection
+/// breaks. In the end the server has those that are in use, and no others.
+#[test]
+fn a_release_of_permits_without_an_answer_is_carried_out_once() {
+    let (client, permits) = (0, 1);
+    let mut asked = asks(0, Queueing::Try, LEASE_DEFAULT);
+    if let Operation::Ask { ask, owner, .. } = &mut asked {
+        let (limit, permits) = (3, 3);
+        (*ask, *owner) = (Ask::Permits { limit, permits }, None);
+    }
+    for how in [Cut::Plain, Cut::HalfOpen, Cut::Silent, Cut::Unseen] {
+        let script = [
+            asked,
+            passes(100),
+            Operation::Split { client, permits },
+            Operation::Release {
+                actor: 2,
+                kept: None,
+            },
+            cuts(0, None, how),
+            passes(9_000),
+        ];
+        for kind in [Kind::One, Kind::Cluster] {
+            play(kind, SEEDS, &script, World::has_permits_in_use);
+        }
+    }
+}
+
 /// Its requests would be answered within five seconds, or never. A lease of two
 /// seconds cannot wait for that.
 #[test]

@@ -7,7 +7,7 @@ use rlock_engine::engine::claims::{Claims, Owner};
 use rlock_engine::engine::terms::{Ask, Queueing, Terms};
 use rlock_engine::engine::{Event, Id, Outcome};
 
-use crate::actor::{Calling, Guard, Kept, What};
+use crate::actor::{Actor, Calling, Guard, Kept, What};
 use crate::client::{PATIENCE, REPLICATION};
 use crate::cluster::Kind;
 use crate::operation::{CLIENTS, KEYS, Operation};
@@ -29,6 +29,8 @@ impl World {
             } => self.asks(actor, key, ask, queueing, terms, owner),
             Operation::Drop { actor } => self.drops(actor % CLIENTS, actor),
             Operation::Release { actor, kept } => self.releases(actor % CLIENTS, actor, kept),
+            Operation::Split { client, permits } => self.splits(client, permits),
+            Operation::Merge { client } => self.merges(client),
             Operation::Upgrade { actor, queueing } => {
                 self.upgrades(actor % CLIENTS, actor, queueing);
             }
@@ -79,6 +81,58 @@ impl World {
                 queueing,
             }
         });
+    }
+
+    fn splits(&mut self, client: usize, permits: u32) {
+        let is_stopped = self.is_stopped(client);
+        let actors = &mut self.clients[client].actors;
+        let is_idle = |it: &Actor| it.call.is_none() && it.guard.is_none();
+        let of_client = (0..actors.len()).filter(|actor| actor % CLIENTS == client);
+        let idle = of_client.clone().find(|actor| is_idle(&actors[*actor]));
+        let mut split = of_client.filter_map(|actor| {
+            let guard = free_guard(&actors[actor])?;
+            Some((actor, guard.ask.split(permits)?, guard))
+        });
+        if let (Some(idle), Some((actor, (rest, ask), guard)), false) =
+            (idle, split.next(), is_stopped)
+        {
+            let hold = guard.proof.hold;
+            let (rest, part) = (
+                Guard {
+                    ask: rest,
+                    ..guard.clone()
+                },
+                Guard { ask, ..guard },
+            );
+            (actors[actor].guard, actors[idle].guard) = (Some(rest), Some(part));
+            self.split += 1;
+            self.send_event(client, Event::Split { hold });
+        }
+    }
+
+    fn merges(&mut self, client: usize) {
+        let is_stopped = self.is_stopped(client);
+        let actors = &mut self.clients[client].actors;
+        let free = |actor: usize| Some((actor, free_guard(&actors[actor])?));
+        let free: Vec<_> = (0..actors.len()).filter_map(free).collect();
+        let mut pairs = free
+            .iter()
+            .flat_map(|one| free.iter().map(move |other| (one, other)));
+        let pair = pairs.find(|((actor, guard), (other, part))| {
+            actor < other && guard.proof.hold == part.proof.hold
+        });
+        if let Some(((actor, guard), (other, part))) = pair
+            && let Some(ask) = guard.ask.merge(part.ask)
+            && !is_stopped
+        {
+            let hold = guard.proof.hold;
+            actors[*other].guard = None;
+            actors[*actor].guard = Some(Guard {
+                ask,
+                ..guard.clone()
+            });
+            self.send_event(client, Event::Merge { hold });
+        }
     }
 
     pub(crate) fn upgrades(&mut self, client: usize, actor: usize, queueing: Queueing) {
@@ -162,6 +216,13 @@ impl World {
             self.left.extend(keys);
             self.send_event(client, Event::Keep { hold, until });
         }
+        // While other parts hold it, it may end like any hold.
+        let mut others = self.clients[client]
+            .actors
+            .iter()
+            .filter_map(|it| it.guard.as_ref());
+        let is_last = !others.any(|it| it.proof.hold == hold);
+        let until = until.filter(|_| is_last);
         self.calls(
             client,
             actor,
@@ -279,6 +340,13 @@ impl World {
         }
         if self.is_ending {
             self.drop_guard(client, actor);
+        } else if self.below(2) == 0 {
+            self.splits(client, 1);
         }
     }
+}
+
+/// The guard of a task that is in no call.
+fn free_guard(actor: &Actor) -> Option<Guard> {
+    actor.guard.clone().filter(|_| actor.call.is_none())
 }

@@ -42,6 +42,8 @@ pub(crate) struct World {
     /// Whether a hold may stay until its lease ends.
     pub(crate) may_leave: bool,
     pub(crate) is_ending: bool,
+    /// How many guards became two.
+    pub(crate) split: u64,
     /// When the watches of all holds were last checked.
     pub(crate) checked_at: u64,
     /// The first violation.
@@ -96,6 +98,7 @@ impl World {
             left: BTreeSet::new(),
             may_leave: false,
             is_ending: false,
+            split: 0,
             checked_at: 0,
             wrong: None,
             trace: None,

@@ -26,6 +26,8 @@ import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.function.Consumer;
+import java.util.stream.Collectors;
+import java.util.stream.Stream;
 import javax.net.ssl.SSLContext;
 import rlock.Engine.Writer;
 import rlock.Format.Action;
@@ -39,6 +41,7 @@ import rlock.Format.Action;
 public final class Client implements AutoCloseable {
     static final String VERSION = "0.1.0";
 
+    private static final long FENCE_MAX = (1L << 53) - 1;
     private static final System.Logger LOG = System.getLogger("rlock");
     private static final Format.Mode EXCLUSIVE = new Format.Mode(Format.ACCESS_EXCLUSIVE, 1, 0);
     private static final Format.Mode SHARED = new Format.Mode(Format.ACCESS_SHARED, 1, 0);
@@ -232,10 +235,23 @@ public final class Client implements AutoCloseable {
         return (long) ask(name, true, "RLOCK.FORCE");
     }
 
-    private Object ask(String key, boolean changes, String command) {
+    /**
+     * Ends the hold of a lock with this fence, and returns the number of holds ended. With the fence from {@link #info} it
+     * never ends a later hold.
+     *
+     * @throws IllegalArgumentException unless the fence is from 1 to 9007199254740991
+     */
+    public long force(String name, long fence) {
+        if (fence < 1 || fence > FENCE_MAX) {
+            throw new IllegalArgumentException("fence is " + fence + ", it must be from 1 to " + FENCE_MAX);
+        }
+        return (long) ask(name, true, "RLOCK.FORCE", "FENCE", Long.toString(fence));
+    }
+
+    private Object ask(String key, boolean changes, String command, String... options) {
         var name = key.getBytes(StandardCharsets.UTF_8);
-        var end = join(call(null, (event, call) ->
-                Format.question(event, call, name, List.of(command, key), changes, Engine.NONE)));
+        var words = Stream.concat(Stream.of(command, key), Stream.of(options)).collect(Collectors.toList());
+        var end = join(call(null, (event, call) -> Format.question(event, call, name, words, changes, Engine.NONE)));
         var answer = ((List<?>) end.answers).get(0);
         if (answer instanceof RlockException) {
             throw (RlockException) answer;

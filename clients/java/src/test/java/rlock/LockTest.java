@@ -112,6 +112,21 @@ class LockTest {
     }
 
     @Test
+    void onlyTheHoldWithAFenceIsEnded() throws Exception {
+        try (var server = new Servers(); var client = Client.builder(server.url).build()) {
+            var hold = client.getLock("k").acquire();
+            assertEquals(0, client.force("k", hold.fence() - 1));
+            assertTrue(hold.isValid());
+            assertEquals(1, client.force("k", (long) client.info("k").get("fence")));
+            assertThrows(LostException.class, hold::close);
+            for (var fence : new long[] {0, -1, 1L << 53}) {
+                var refused = assertThrows(IllegalArgumentException.class, () -> client.force("k", fence));
+                assertEquals("fence is " + fence + ", it must be from 1 to 9007199254740991", refused.getMessage());
+            }
+        }
+    }
+
+    @Test
     void eachKindOfLock() throws Exception {
         try (var server = new Servers(); var client = Client.builder(server.url).name("kinds").build()) {
             var read = client.getReadLock("r");

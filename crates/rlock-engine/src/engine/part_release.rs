@@ -1,0 +1,134 @@
+//! The release of permits that no guard of their hold needs any more, while other
+//! guards need the rest.
+//!
+//! This is the only request that must not be repeated: a repetition releases
+//! permits that are still in use. If its answer is lost, the server is asked how
+//! many permits the hold has. They are more than the guards need only if the
+//! request was not carried out. The answer counts only if the request cannot be
+//! carried out later, so the server must have closed its connection. If it does
+//! not, the permits stay taken until the hold ends.
+
+use crate::engine::hold::Hold;
+use crate::engine::instant::Instant;
+use crate::engine::request::{Reply, Request, Sent};
+use crate::engine::work::{Context, Input, Next};
+use crate::engine::{ConnectionState, Id, Outcome};
+use crate::error::{Error, Fault, Loss};
+
+#[derive(Debug)]
+pub(super) struct PartRelease {
+    hold: Id,
+    /// How many are released.
+    permits: u64,
+    /// How many the hold keeps.
+    rest: u64,
+    /// Whether the last request for it may have been carried out.
+    is_unknown: bool,
+}
+
+impl PartRelease {
+    /// The release of all permits that no guard needs; none if there are none.
+    pub(super) fn of(now: Instant, hold: &mut Hold) -> Option<Self> {
+        let (permits, rest) = hold.take_spare(now)?;
+        Some(Self {
+            hold: hold.proof.hold,
+            permits,
+            rest,
+            is_unknown: false,
+        })
+    }
+
+    pub(super) fn on(&mut self, at: &mut Context<'_>, input: Input) -> Next {
+        match input {
+            Input::Turn => Next::Ask,
+            Input::Connected(_) => self.request(at),
+            Input::Reply(sent, result) if self.is_unknown => self.counted(at, sent, result),
+            Input::Reply(sent, result) => self.released(at, sent, result),
+            Input::Due if at.work.is_awaited => {
+                let error = at.work.unavailable(at.now);
+                at.work.resolve(at.engine, Outcome::Failed(error));
+                self.continue_in_background(at)
+            }
+            Input::Due => Next::End(Outcome::Done),
+            Input::Abandoned => self.continue_in_background(at),
+            Input::Notified(_) => Next::Stay,
+        }
+    }
+
+    fn request(&self, at: &mut Context<'_>) -> Next {
+        let loss = at.engine.loss(at.now, self.hold);
+        let (Some(hold), None) = (at.engine.holds.get(&self.hold), loss) else {
+            let error = loss.map_or(Error::Closed, Error::Lost);
+            return Next::End(Outcome::Failed(error));
+        };
+        let (claims, fence) = (hold.proof.claims.clone(), hold.proof.fence());
+        Next::Send(match self.is_unknown {
+            true => Request::CountPermits { claims, fence },
+            false => Request::ReleasePermits {
+                claims,
+                permits: self.permits,
+                fence,
+            },
+        })
+    }
+
+    fn released(&mut self, at: &mut Context<'_>, sent: Sent, result: Result<Reply, Fault>) -> Next {
+        match result {
+            Ok(Reply::Nil) => self.is_lost(at),
+            Ok(_) => Next::End(Outcome::Done),
+            Err(fault) => {
+                self.is_unknown = matches!(fault, Fault::Broken(_) | Fault::Stray(_));
+                self.failed(at, sent, fault)
+            }
+        }
+    }
+
+    fn counted(&mut self, at: &mut Context<'_>, sent: Sent, result: Result<Reply, Fault>) -> Next {
+        let permits = match result {
+            Ok(Reply::Count(permits)) => permits,
+            Ok(_) => return self.is_lost(at),
+            Err(fault) => return self.failed(at, sent, fault),
+        };
+        if permits <= self.rest {
+            return Next::End(Outcome::Done);
+        }
+        let is_certain = matches!(
+            at.engine.connection(sent.node),
+            ConnectionState::Up {
+                is_predecessor_gone: true,
+                ..
+            }
+        );
+        if !is_certain {
+            let error = at.work.unavailable(at.now);
+            return Next::End(Outcome::Failed(error));
+        }
+        (self.permits, self.is_unknown) = (permits - self.rest, false);
+        Next::Ask
+    }
+
+    fn failed(&self, at: &mut Context<'_>, sent: Sent, fault: Fault) -> Next {
+        at.try_again(sent, fault).unwrap_or_else(|error| {
+            if let (Some(hold), false) = (at.engine.holds.get(&self.hold), at.work.is_awaited) {
+                let (claims, lease_end) = (hold.proof.claims.clone(), hold.lease_end());
+                at.engine.not_released(at.now, &claims, &error, lease_end);
+            }
+            Next::End(Outcome::Failed(error))
+        })
+    }
+
+    /// The server has no such hold.
+    fn is_lost(&self, at: &mut Context<'_>) -> Next {
+        at.engine.lose(at.now, self.hold);
+        Next::End(Outcome::Failed(Error::Lost(Loss::EndedByServer)))
+    }
+
+    /// Until the lease ends, or a little longer.
+    fn continue_in_background(&self, at: &mut Context<'_>) -> Next {
+        let Some(hold) = at.engine.holds.get(&self.hold) else {
+            return Next::End(Outcome::Done);
+        };
+        at.work.deadline = Some(hold.lease_end().max(at.now + at.engine.retry_timeout));
+        Next::Stay
+    }
+}

@@ -1,0 +1,199 @@
+//! Several guards share one hold of permits, and each releases its own.
+
+use rlock_engine::engine::terms::Ask;
+
+use crate::played::{Played, bulk, list};
+
+const ALL: &str = "1 RLOCK.RELEASE k o ALL FENCE 7";
+const OVER: &str = "over: the server ended it";
+
+fn permits(permits: u32) -> Ask {
+    Ask::Permits { limit: 9, permits }
+}
+
+/// `o` holds 5 permits under fence 7, as two guards.
+fn split() -> Played {
+    let mut it = Played::connected();
+    it.asks_mode("k", permits(5));
+    it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+    it.splits();
+    it.actions();
+    it
+}
+
+/// What the server says when `o` holds this many permits under this fence.
+fn info(permits: u32, fence: u64) -> String {
+    let number = |number: u64| format!(":{number}\r\n");
+    let holder = [
+        ("owner", bulk("o")),
+        ("count", number(1)),
+        ("permits", number(permits.into())),
+        ("lease-left-ms", number(1)),
+        ("fence", number(fence)),
+        ("bound", number(0)),
+        ("value", "_\r\n".to_owned()),
+    ];
+    let all = [
+        ("mode", bulk("shared")),
+        ("fence", number(fence)),
+        ("holders", list(&[map(&holder)])),
+        ("queued", number(0)),
+        ("waiters", list(&[])),
+    ];
+    map(&all)
+}
+
+fn map(fields: &[(&str, String)]) -> String {
+    let items = fields.iter().map(|(name, value)| bulk(name) + value);
+    format!("%{}\r\n{}", fields.len(), items.collect::<String>())
+}
+
+#[test]
+fn each_guard_releases_its_permits_and_the_last_one_the_rest() {
+    let mut it = split();
+    it.splits();
+    it.releases_mode(permits(2));
+    assert_eq!(it.actions(), ["1 RLOCK.RELEASE k o PERMITS 2 FENCE 7"]);
+    it.receives(1, ":1\r\n");
+    assert_eq!(it.actions(), ["call 3: done"]);
+    it.drops_mode(permits(1));
+    assert_eq!(it.actions(), ["1 RLOCK.RELEASE k o PERMITS 1 FENCE 7"]);
+    it.receives(1, ":1\r\n");
+    it.drops_mode(permits(2));
+    assert_eq!(it.actions(), [ALL]);
+}
+
+#[test]
+fn guards_that_became_one_release_together() {
+    let mut it = split();
+    it.merges();
+    it.drops_mode(permits(5));
+    assert_eq!(it.actions(), [ALL]);
+}
+
+/// It entered the hold, which keeps its permits, so these are for both.
+#[test]
+fn a_guard_that_has_no_permits_of_its_own_releases_none() {
+    let mut it = split();
+    it.asks_mode("k", permits(4));
+    it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+    it.actions();
+    it.releases_mode(permits(2));
+    assert_eq!(it.actions(), ["call 4: done"]);
+    it.releases_mode(permits(3));
+    assert_eq!(it.actions(), ["1 RLOCK.RELEASE k o PERMITS 1 FENCE 7"]);
+    it.receives(1, ":1\r\n");
+    it.actions();
+    it.releases_mode(permits(4));
+    assert_eq!(it.actions(), [ALL]);
+}
+
+/// The owner may enter it again, and needs all of them then.
+#[test]
+fn a_hold_that_was_not_split_keeps_its_permits() {
+    let mut it = Played::connected();
+    for asked in [3, 1] {
+        it.asks_mode("k", permits(asked));
+        it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+    }
+    it.actions();
+    it.releases_mode(permits(3));
+    assert_eq!(it.actions(), ["call 4: done"]);
+    it.releases_mode(permits(1));
+    assert_eq!(it.actions(), [ALL]);
+}
+
+/// The server is asked how many the hold has, and only what is left of them is released.
+#[test]
+fn a_release_without_an_answer_is_repeated_only_if_it_was_not_carried_out() {
+    for (has, fence, next) in [
+        (5, 7, "2 RLOCK.RELEASE k o PERMITS 2 FENCE 7"),
+        (3, 7, "call 3: done"),
+        (5, 8, OVER),
+    ] {
+        let mut it = split();
+        it.releases_mode(permits(2));
+        it.reconnects();
+        it.actions();
+        it.answers(2, "RLOCK.INFO k", info(has, fence));
+        assert_eq!(it.actions()[0], next);
+    }
+}
+
+/// The server may still carry out the release later, because its connection may be open.
+#[test]
+fn a_release_that_may_come_late_is_not_repeated() {
+    for (has, outcome) in [(5, "no usable answer"), (3, "done")] {
+        let mut it = split();
+        it.releases_mode(permits(2));
+        it.ends(1);
+        it.passes(20);
+        it.greeted_but(2, "CLIENT KILL", "-NOPERM no\r\n");
+        it.actions();
+        it.answers(2, "RLOCK.INFO k", info(has, 7));
+        let did = it.did();
+        let ended = format!("call 3: {outcome}");
+        assert!(did[0].starts_with(&ended), "{did:?}");
+        it.drops_mode(permits(3));
+        let last = it.actions().pop();
+        assert_eq!(last.as_deref(), Some("2 RLOCK.RELEASE k o ALL FENCE 7"));
+    }
+}
+
+#[test]
+fn a_release_that_the_server_refuses_for_now_is_repeated() {
+    let mut it = split();
+    it.releases_mode(permits(2));
+    it.answers(1, "RLOCK.RELEASE", "-TRYAGAIN soon\r\n");
+    it.passes(20);
+    let again = it.actions().pop();
+    assert_eq!(
+        again.as_deref(),
+        Some("1 RLOCK.RELEASE k o PERMITS 2 FENCE 7")
+    );
+}
+
+/// Nobody else learns of that: a guard was dropped.
+#[test]
+fn a_refused_release_is_reported() {
+    let mut it = split();
+    it.drops_mode(permits(2));
+    it.answers(1, "RLOCK.RELEASE", "-NOPERM no\r\n");
+    it.flushes();
+    let did = it.did().pop().unwrap();
+    assert!(did.starts_with("flushed: k was not released"), "{did}");
+}
+
+#[test]
+fn permits_of_a_hold_that_is_gone_tell_its_loss() {
+    let mut it = split();
+    it.releases_mode(permits(2));
+    it.answers(1, "RLOCK.RELEASE", "$-1\r\n");
+    let lost = "call 3: the lock was lost: the server ended it";
+    assert_eq!(it.did(), [OVER, lost]);
+}
+
+/// The last guard leaves all of them taken.
+#[test]
+fn permits_that_stay_taken_are_not_released() {
+    let mut it = split();
+    it.keeps(20);
+    it.releases_mode(permits(2));
+    assert_eq!(it.actions(), ["call 3: done"]);
+    it.releases_mode(permits(3));
+    assert_eq!(it.actions(), ["1 RLOCK.RENEW k o 20001"]);
+}
+
+/// The hold is released with all its permits, which are not counted any more.
+#[test]
+fn guards_that_end_after_the_close_of_the_client_wait_for_its_release() {
+    let mut it = split();
+    it.leaves_all();
+    it.splits();
+    it.merges();
+    assert_eq!(it.actions(), [ALL]);
+    it.releases_mode(permits(2));
+    assert_eq!(it.actions(), [""; 0]);
+    it.receives(1, ":0\r\n");
+    assert_eq!(it.actions(), ["call 3: done"]);
+}
