@@ -132,8 +132,8 @@ impl Claims {
         }))
     }
 
-    /// `owner` at these keys, in any order. Several may be given back and asked
-    /// for again by the same owner.
+    /// `owner` at these keys, in any order. If there are several, the same owner may
+    /// release some and ask for them again.
     ///
     /// # Errors
     ///

@@ -386,22 +386,16 @@ impl Session {
             }
             Call::Release { guard, least } => self.release(now, call, guard, least),
             Call::Question {
-                to: Some(to),
+                to,
                 command,
                 changes,
                 limit,
             } => {
-                let limit = limit.unwrap_or(self.retry);
-                self.question(now, call, to, (command, changes), Some(limit));
-            }
-            Call::Question {
-                to: None,
-                command,
-                changes,
-                limit,
-            } => {
-                let limit = limit.unwrap_or(self.retry);
-                self.ask_each(now, call, (command, changes), Some(limit));
+                let (question, limit) = ((command, changes), limit.unwrap_or(self.retry));
+                match to {
+                    Some(to) => self.question(now, call, to, question, Some(limit)),
+                    None => self.ask_each(now, call, question, Some(limit)),
+                }
             }
             Call::Leader { key } => {
                 self.calls.insert(call, Progress::Leader);
@@ -671,13 +665,13 @@ impl Session {
 
     /// Hands a guard to its caller.
     fn grant(&mut self, now: Instant, call: Id, number: Id, mut guard: Guard) {
-        let (guard_number, proofs) = (number, guard.proofs());
+        let proofs = guard.proofs();
         // It may have been lost while the call waited for replicas and nobody had
         // it.
         let loss = proofs.iter().find_map(|proof| proof.loss(now));
         guard.is_over = loss.is_some();
         self.enter(number, guard);
-        let guard = guard_number;
+        let guard = number;
         self.resolve(call, Outcome::Granted { guard, proofs });
         if let Some(why) = loss {
             self.actions.push_back(Action::Over { guard, why });
@@ -833,19 +827,15 @@ impl Session {
         (command, changes): (Command, bool),
         limit: Option<Duration>,
     ) {
-        let nodes = self.endpoint.nodes();
-        if nodes.is_empty() {
-            return self.resolve(call, Outcome::Answers(Vec::new()));
-        }
-        let left = nodes.len();
-        let asked: BTreeMap<_, _> = nodes
-            .into_iter()
-            .map(|node| (self.part(call), (node, None)))
-            .collect();
-        let parts: Vec<_> = asked.iter().map(|(part, it)| (*part, it.0)).collect();
-        self.calls.insert(call, Progress::Each { left, asked });
-        for (part, node) in parts {
+        let mut asked = BTreeMap::new();
+        for node in self.endpoint.nodes() {
+            let part = self.part(call);
+            asked.insert(part, (node, None));
             self.question(now, part, To::Node(node), (command.clone(), changes), limit);
+        }
+        match asked.len() {
+            0 => self.resolve(call, Outcome::Answers(Vec::new())),
+            left => drop(self.calls.insert(call, Progress::Each { left, asked })),
         }
     }
 
