@@ -185,6 +185,10 @@ func (w *writer) leader(call uint64, key string) {
 	w.u8(22).u64(call).text(key)
 }
 
+func (w *writer) releasePermits(call uint64, guard uint64, permits uint32) {
+	w.u8(23).u64(call).u64(guard).u32(permits)
+}
+
 func (r *reader) leaderForm() *leaderForm {
 	isThere, it := r.flag(), leaderForm{fence: r.u64(), value: r.text(), owner: r.text(), timeLeft: r.u64()}
 	if !isThere {

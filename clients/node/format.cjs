@@ -37,6 +37,7 @@ const event = {
   proclaim: (to, call, it) => to.u8(20).u64(call).u64(it.guard).bytes(it.value),
   observe: (to, call, it) => to.u8(21).u64(call).bytes(it.key),
   leader: (to, call, it) => to.u8(22).u64(call).bytes(it.key),
+  releasePermits: (to, call, it) => to.u8(23).u64(call).u64(it.guard).u32(it.permits),
 };
 
 /** Reads an action. */

@@ -177,3 +177,7 @@ def observe(call: int, key: bytes) -> bytes:
 
 def leader(call: int, key: bytes) -> bytes:
     return _BQI(22, call, len(key)) + key
+
+
+def release_permits(call: int, guard: int, permits: int) -> bytes:
+    return _BQQI(23, call, guard, permits)

@@ -200,6 +200,10 @@ impl Machine {
                 let guard = id(guard);
                 Call::Release { guard, least }
             }
+            Begun::ReleasePermits { guard, permits, .. } => {
+                let guard = id(guard);
+                Call::ReleasePermits { guard, permits }
+            }
             Begun::Upgrade { guard, wait, .. } => {
                 let guard = id(guard);
                 return Ok(queueing(wait).map(|queueing| Call::Upgrade { guard, queueing }));

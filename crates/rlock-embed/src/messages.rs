@@ -302,6 +302,10 @@ messages! {
         20 Proclaim(call) { guard: u64, value: &'a [u8] } "done",
         21 Observe(call) { key: &'a [u8] } "*leader*, any number of times, until *failed* or *abandon*",
         22 Leader(call) { key: &'a [u8] } "*leader*, once",
+        23 ReleasePermits(call) {
+            guard: u64,
+            permits: u32 = "how many of the guard's permits (all of them: as *release*)",
+        } "done",
     }
 }
 

@@ -92,6 +92,14 @@ pub enum Call {
         /// If this is out of range, the lock becomes free when its lease ends.
         least: Option<Duration>,
     },
+    /// Release some permits of a guard, which keeps the others; all of them: as
+    /// [`Release`](Self::Release).
+    ReleasePermits {
+        /// The guard's number.
+        guard: Id,
+        /// How many.
+        permits: u32,
+    },
     /// Ask a server, and repeat that until there is an answer.
     Question {
         /// The server to ask; none for each of them.
@@ -385,6 +393,9 @@ impl Session {
                 }
             }
             Call::Release { guard, least } => self.release(now, call, guard, least),
+            Call::ReleasePermits { guard, permits } => {
+                self.release_permits(now, call, guard, permits);
+            }
             Call::Question {
                 to,
                 command,
@@ -713,6 +724,29 @@ impl Session {
             let (hold, ask) = (grant.proof.hold, grant.ask);
             engine::Event::Release { call, hold, ask }
         });
+    }
+
+    fn release_permits(&mut self, now: Instant, call: Id, guard: Id, permits: u32) {
+        let Some(grant) = self.guards.get_mut(&guard).map(Guard::first_mut) else {
+            return self.fail(call, Error::Lost(Loss::Released));
+        };
+        let (hold, all) = (grant.proof.hold, grant.ask.permits());
+        match grant.ask.split(permits) {
+            Some((rest, ask)) => {
+                grant.ask = rest;
+                self.tell(now, engine::Event::Split { hold });
+                self.tell(now, engine::Event::Release { call, hold, ask });
+            }
+            None if permits == all => self.release(now, call, guard, None),
+            None => {
+                let error = Error::OutOfRange {
+                    argument: "permits",
+                    value: permits.to_string(),
+                    limit: format!("from 1 to the {all} that it has").into(),
+                };
+                self.fail(call, error);
+            }
+        }
     }
 
     /// Changes each hold of a guard.

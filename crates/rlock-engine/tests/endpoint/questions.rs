@@ -1,5 +1,7 @@
 //! Questions to a server.
 
+use rlock_engine::endpoint::Event;
+
 use crate::played::Played;
 
 #[test]
@@ -69,4 +71,15 @@ fn a_change_that_may_have_been_made_is_not_repeated() {
         actions.contains(&"call 3: Integer(1)".to_owned()),
         "{actions:?}"
     );
+}
+
+#[test]
+fn a_start_of_a_closing_client_is_answered_once() {
+    let mut it = Played::connected();
+    it.leaves_all();
+    it.start();
+    it.handle(Event::Closed);
+    let did = it.did();
+    let answers = did.iter().filter(|line| line.starts_with("call 2"));
+    assert_eq!(answers.count(), 1, "{did:?}");
 }

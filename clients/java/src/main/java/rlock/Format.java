@@ -292,6 +292,14 @@ final class Format {
         return to;
     }
 
+    static Writer releasePermits(Writer to, long call, long guard, int permits) {
+        to.u8(23);
+        to.u64(call);
+        to.u64(guard);
+        to.u32(permits);
+        return to;
+    }
+
     /** An action of the engine. */
     static final class Action {
         static final int CONNECT = 1;
