@@ -156,11 +156,16 @@ impl State {
     }
 
     fn with_core<T>(self: &Arc<Self>, work: impl FnOnce(&mut Core) -> T) -> T {
-        let mut later = Vec::new();
+        // A request of a caller has one.
+        let (mut first, mut later) = (None, Vec::new());
         let mut core = lock(&self.core);
         let value = work(&mut core);
         while let Some(action) = core.session.poll_action() {
-            later.extend(self.carry_out(&mut core, action));
+            let is_first = first.is_none();
+            match self.carry_out(&mut core, action) {
+                next if is_first => first = next,
+                next => later.extend(next),
+            }
         }
         let next = core.session.next_deadline();
         let is_earlier = next.is_some_and(|next| core.alarm.is_none_or(|alarm| next < alarm));
@@ -170,7 +175,7 @@ impl State {
         // The background also ends here if it has nothing left to wait for.
         let rings = is_earlier || self.is_over(&core);
         drop(core);
-        for later in later {
+        for later in first.into_iter().chain(later) {
             self.finish(later);
         }
         if rings {

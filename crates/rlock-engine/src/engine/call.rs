@@ -491,7 +491,7 @@ impl Call {
             hold.upgraded_by = Some(at.work.id);
         }
         at.engine.metrics.grants += 1;
-        self.leave_nothing(at.engine, Outcome::Granted(proof))
+        self.leave_nothing(at.engine, Outcome::Granted(proof, self.ask))
     }
 
     /// Whether the owner may have given up this grant before.

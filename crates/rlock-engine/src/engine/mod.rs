@@ -741,8 +741,8 @@ pub enum Action {
 /// How a call ends.
 #[derive(Clone, Debug)]
 pub enum Outcome {
-    /// Granted: one more guard.
-    Granted(Arc<Proof>),
+    /// Granted in this mode: one more guard.
+    Granted(Arc<Proof>, Ask),
     /// Not granted in time; no error.
     Refused,
     /// Released, or downgraded.

@@ -1,13 +1,10 @@
 //! A call for several keys: whether one request can take them all, and if not,
 //! one request for each, in their order.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::Id;
 use crate::engine::instant::Instant;
 use crate::engine::node::slot_of;
-use crate::engine::proof::Proof;
 use crate::engine::terms::Queueing;
 use crate::error::Error;
 use crate::session::Lock;
@@ -64,9 +61,8 @@ impl Locking {
         self.grants
     }
 
-    pub(super) fn granted(&mut self, proof: Arc<Proof>, part: Id) {
-        let ask = self.lock.ask;
-        self.grants.push(Grant { proof, ask, part });
+    pub(super) fn granted(&mut self, grant: Grant) {
+        self.grants.push(grant);
     }
 
     /// The next step. `is_cluster` is whether the server is in a cluster, once

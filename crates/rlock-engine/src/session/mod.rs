@@ -224,8 +224,6 @@ pub enum Outcome {
 /// What is known of a call that needs more than one answer, or more than an
 /// answer.
 enum Progress {
-    /// One request for a lock in this mode.
-    Lock(Ask),
     Several(Box<Locking>),
     Upgrade {
         guard: Id,
@@ -266,6 +264,8 @@ pub struct Session {
     /// Calls that continue at that moment.
     pauses: BTreeSet<(Instant, Id)>,
     random: u64,
+    /// The moment of the last input.
+    now: Instant,
     actions: VecDeque<Action>,
 }
 
@@ -284,6 +284,7 @@ impl Session {
             guards: Table::default(),
             of_holds: BTreeSet::new(),
             pauses: BTreeSet::new(),
+            now: Instant::from_nanos(0),
             actions: VecDeque::new(),
         }
     }
@@ -299,9 +300,24 @@ impl Session {
         &mut self.endpoint
     }
 
-    /// The next action; none until the next input.
+    /// The next action; none until the next input. The input is handled once there
+    /// is none.
     pub fn poll_action(&mut self) -> Option<Action> {
-        self.actions.pop_front()
+        loop {
+            if let Some(action) = self.actions.pop_front() {
+                return Some(action);
+            }
+            if let Some(action) = self.endpoint.poll_action() {
+                match self.carry_out(action) {
+                    None => {}
+                    action => return action,
+                }
+            } else {
+                let first = *self.pauses.first().filter(|it| it.0 <= self.now)?;
+                self.pauses.remove(&first);
+                self.go_on(first.1);
+            }
+        }
     }
 
     /// When to send [`Event::Tick`], unless another input comes before.
@@ -341,11 +357,11 @@ impl Session {
 
     /// Takes an event of a connection or of time.
     pub fn handle(&mut self, now: Instant, event: Event<'_>) {
+        self.now = now;
         if matches!(event, Event::Closed) {
             self.end_flushes();
         }
         self.endpoint.handle(now, event);
-        self.settle(now);
     }
 
     /// Nothing more is cleaned up.
@@ -360,24 +376,25 @@ impl Session {
 
     /// Begins a call with this number, which no earlier call had.
     pub fn call(&mut self, now: Instant, call: Id, begun: Call) {
+        self.now = now;
         match begun {
             Call::Connect => self.endpoint.handle(now, Event::Start { call }),
-            Call::Lock(lock) => self.lock(now, call, lock),
-            Call::Upgrade { guard, queueing } => self.upgrade(now, call, guard, queueing),
-            Call::Downgrade { guard } => self.downgrade(now, call, guard),
-            Call::Extend { guard, lease } => {
-                match lease_ms("lease", lease) {
-                    Ok(lease) => self.change(now, call, guard, |call, hold| {
-                        engine::Event::Extend { call, hold, lease }
-                    }),
-                    Err(error) => self.fail(call, error),
-                }
-            }
+            Call::Lock(lock) => self.lock(call, lock),
+            Call::Upgrade { guard, queueing } => self.upgrade(call, guard, queueing),
+            Call::Downgrade { guard } => self.downgrade(call, guard),
+            Call::Extend { guard, lease } => match lease_ms("lease", lease) {
+                Ok(lease) => self.change(call, guard, |call, hold| engine::Event::Extend {
+                    call,
+                    hold,
+                    lease,
+                }),
+                Err(error) => self.fail(call, error),
+            },
             Call::Raise {
                 guard,
                 fence,
                 terms,
-            } => self.change(now, call, guard, |call, hold| engine::Event::Raise {
+            } => self.change(call, guard, |call, hold| engine::Event::Raise {
                 call,
                 hold,
                 fence,
@@ -386,15 +403,15 @@ impl Session {
             Call::Proclaim { guard, value } => {
                 match self.guards.get(&guard).map(Guard::check_alone) {
                     Some(Err(error)) => self.fail(call, error),
-                    _ => self.change(now, call, guard, |call, hold| {
+                    _ => self.change(call, guard, |call, hold| {
                         let value = value.clone();
                         engine::Event::Proclaim { call, hold, value }
                     }),
                 }
             }
-            Call::Release { guard, least } => self.release(now, call, guard, least),
+            Call::Release { guard, least } => self.release(call, guard, least),
             Call::ReleasePermits { guard, permits } => {
-                self.release_permits(now, call, guard, permits);
+                self.release_permits(call, guard, permits);
             }
             Call::Question {
                 to,
@@ -404,14 +421,14 @@ impl Session {
             } => {
                 let (question, limit) = ((command, changes), limit.unwrap_or(self.retry));
                 match to {
-                    Some(to) => self.question(now, call, to, question, Some(limit)),
-                    None => self.ask_each(now, call, question, Some(limit)),
+                    Some(to) => self.question(call, to, question, Some(limit)),
+                    None => self.ask_each(call, question, Some(limit)),
                 }
             }
             Call::Leader { key } => {
                 self.calls.insert(call, Progress::Leader);
                 let info = (requests::info(&key), false);
-                self.question(now, call, To::Key(key), info, Some(self.retry));
+                self.question(call, To::Key(key), info, Some(self.retry));
             }
             Call::Observe { key } => {
                 self.calls.insert(call, Progress::Observer);
@@ -420,14 +437,14 @@ impl Session {
             }
             Call::Flush => {
                 self.calls.insert(call, Progress::Flush);
-                self.tell(now, engine::Event::Flush { flush: call });
+                self.tell(engine::Event::Flush { flush: call });
             }
         }
-        self.settle(now);
     }
 
     /// Nobody waits for a call any more.
     pub fn abandon(&mut self, now: Instant, call: Id) {
+        self.now = now;
         match self.calls.remove(&call) {
             Some(Progress::Observer) => {
                 let observer = call;
@@ -435,32 +452,31 @@ impl Session {
             }
             Some(Progress::Several(locking)) => {
                 self.pauses.retain(|(_, paused)| *paused != call);
-                self.abandon_parts(now, call);
-                self.give_back(now, locking.into_grants());
+                self.abandon_parts(call);
+                self.give_back(locking.into_grants());
             }
-            Some(Progress::Parts { .. } | Progress::Each { .. }) => self.abandon_parts(now, call),
-            _ => self.tell(now, engine::Event::Abandon { call }),
+            Some(Progress::Parts { .. } | Progress::Each { .. }) => self.abandon_parts(call),
+            _ => self.tell(engine::Event::Abandon { call }),
         }
-        self.settle(now);
     }
 
     /// A guard ends, and nobody waits for the outcome.
     pub fn leave(&mut self, now: Instant, guard: Id) {
+        self.now = now;
         if let Some(guard) = self.remove_guard(guard) {
-            self.give_back(now, guard.into_grants());
+            self.give_back(guard.into_grants());
         }
-        self.settle(now);
     }
 
     /// The same for a guard that its caller never received: it is as if it had not
     /// been granted.
     pub fn untaken(&mut self, now: Instant, guard: Id) {
+        self.now = now;
         let guard = self.remove_guard(guard);
         for grant in guard.into_iter().flat_map(Guard::into_grants) {
             let (call, hold, ask) = (grant.part, grant.proof.hold, grant.ask);
-            self.tell(now, engine::Event::Untaken { call, hold, ask });
+            self.tell(engine::Event::Untaken { call, hold, ask });
         }
-        self.settle(now);
     }
 
     /// The permits that a guard needs; 0 if it has ended.
@@ -473,6 +489,7 @@ impl Session {
     /// Gives `permits` of a guard to a new one with the number `part`; false, and
     /// nothing changes, unless both have some then.
     pub fn split(&mut self, now: Instant, guard: Id, part: Id, permits: u32) -> bool {
+        self.now = now;
         let Some(whole) = self.guards.get_mut(&guard).map(Guard::first_mut) else {
             return false;
         };
@@ -482,14 +499,14 @@ impl Session {
         whole.ask = rest;
         let (proof, hold) = (Arc::clone(&whole.proof), whole.proof.hold);
         self.enter(part, Guard::new(Grant { proof, ask, part }, Vec::new()));
-        self.tell(now, engine::Event::Split { hold });
-        self.settle(now);
+        self.tell(engine::Event::Split { hold });
         true
     }
 
     /// Gives all permits of `part` to `guard`, and ends `part`; false, and nothing
     /// changes, if they are of different holds.
     pub fn merge(&mut self, now: Instant, guard: Id, part: Id) -> bool {
+        self.now = now;
         let (Some(one), Some(other)) = (self.guards.get(&guard), self.guards.get(&part)) else {
             return false;
         };
@@ -506,8 +523,7 @@ impl Session {
         if let Some(guard) = self.guards.get_mut(&guard) {
             guard.first_mut().ask = both;
         }
-        self.tell(now, engine::Event::Merge { hold });
-        self.settle(now);
+        self.tell(engine::Event::Merge { hold });
         true
     }
 
@@ -518,6 +534,7 @@ impl Session {
     /// [`Error::OutOfRange`] above 30 days. The guard has ended then, and its lock
     /// becomes free when its lease ends.
     pub fn keep(&mut self, now: Instant, guard: Id, least: Duration) -> Result<(), Error> {
+        self.now = now;
         let Some(held) = self.guards.get(&guard) else {
             return Ok(());
         };
@@ -537,25 +554,26 @@ impl Session {
 
     /// Has the end of a guard leave the lock taken until then.
     pub fn keep_until(&mut self, now: Instant, guard: Id, until: Instant) {
+        self.now = now;
         for hold in self.holds(guard) {
-            self.tell(now, engine::Event::Keep { hold, until });
+            self.tell(engine::Event::Keep { hold, until });
         }
     }
 
     /// Acquires nothing more: calls for locks end with [`Error::Closed`], and all
     /// guards are released.
     pub fn leave_all(&mut self, now: Instant) {
+        self.now = now;
         // The endpoint knows nothing of these calls. They hold nothing now.
         for (_, call) in std::mem::take(&mut self.pauses) {
             self.calls.remove(&call);
             self.fail(call, Error::Closed);
         }
-        self.tell(now, engine::Event::LeaveAll);
-        self.settle(now);
+        self.tell(engine::Event::LeaveAll);
     }
 
-    fn tell(&mut self, now: Instant, event: engine::Event) {
-        self.endpoint.handle(now, Event::Call(event));
+    fn tell(&mut self, event: engine::Event) {
+        self.endpoint.handle(self.now, Event::Call(event));
     }
 
     fn resolve(&mut self, call: Id, outcome: Outcome) {
@@ -573,32 +591,31 @@ impl Session {
         part
     }
 
-    fn abandon_parts(&mut self, now: Instant, call: Id) {
+    fn abandon_parts(&mut self, call: Id) {
         let parts = self.parts.iter().filter(|it| *it.1 == call);
         let mut parts: Vec<Id> = parts.map(|it| *it.0).collect();
         parts.sort_unstable();
         for part in parts {
             self.parts.remove(&part);
-            self.tell(now, engine::Event::Abandon { call: part });
+            self.tell(engine::Event::Abandon { call: part });
         }
     }
 
-    fn lock(&mut self, now: Instant, call: Id, lock: Lock) {
+    fn lock(&mut self, call: Id, lock: Lock) {
         if !lock.claims.is_single() {
-            return match Locking::new(now, lock) {
+            return match Locking::new(self.now, lock) {
                 Ok(locking) => {
                     self.calls
                         .insert(call, Progress::Several(Box::new(locking)));
-                    self.go_on(now, call);
+                    self.go_on(call);
                 }
                 Err(error) => self.fail(call, error),
             };
         }
-        self.calls.insert(call, Progress::Lock(lock.ask));
-        self.ask(now, call, lock);
+        self.ask(call, lock);
     }
 
-    fn ask(&mut self, now: Instant, call: Id, lock: Lock) {
+    fn ask(&mut self, call: Id, lock: Lock) {
         let Lock {
             claims,
             ask,
@@ -614,11 +631,11 @@ impl Session {
             terms,
             queueing,
         };
-        self.tell(now, event);
+        self.tell(event);
     }
 
     /// Takes the next step of a call for several keys.
-    fn go_on(&mut self, now: Instant, call: Id) {
+    fn go_on(&mut self, call: Id) {
         let is_cluster = match self.endpoint.is_cluster() {
             true => Some(true),
             false => self.is_cluster,
@@ -626,7 +643,7 @@ impl Session {
         let Some(Progress::Several(locking)) = self.calls.get_mut(&call) else {
             return;
         };
-        match locking.next(now, is_cluster) {
+        match locking.next(self.now, is_cluster) {
             Next::AskWhetherCluster(queueing) => {
                 let part = self.part(call);
                 let limit = match queueing {
@@ -636,50 +653,50 @@ impl Session {
                 };
                 // Every user may send `HELLO`.
                 let hello = (requests::hello(), false);
-                self.question(now, part, To::Node(Node::default()), hello, limit);
+                self.question(part, To::Node(Node::default()), hello, limit);
             }
             Next::Ask(lock) => {
                 let part = self.part(call);
-                self.ask(now, part, lock);
+                self.ask(part, lock);
             }
             Next::Granted(guard) => {
                 self.calls.remove(&call);
-                self.grant(now, call, call, guard);
+                self.grant(call, call, guard);
             }
             Next::Pause(attempts, grants) => {
-                self.give_back(now, grants);
+                self.give_back(grants);
                 self.random = self
                     .random
                     .wrapping_mul(0x5851_F42D_4C95_7F2D)
                     .wrapping_add(1);
-                let due = now + pause(attempts, self.random >> 33);
+                let due = self.now + pause(attempts, self.random >> 33);
                 self.pauses.insert((due, call));
             }
-            Next::Refused => self.end_locking(now, call, Outcome::Refused),
+            Next::Refused => self.end_locking(call, Outcome::Refused),
         }
     }
 
     /// A call for several keys ends without a grant.
-    fn end_locking(&mut self, now: Instant, call: Id, outcome: Outcome) {
+    fn end_locking(&mut self, call: Id, outcome: Outcome) {
         if let Some(Progress::Several(locking)) = self.calls.remove(&call) {
-            self.give_back(now, locking.into_grants());
+            self.give_back(locking.into_grants());
         }
         self.resolve(call, outcome);
     }
 
-    fn give_back(&mut self, now: Instant, grants: impl IntoIterator<Item = Grant>) {
+    fn give_back(&mut self, grants: impl IntoIterator<Item = Grant>) {
         for grant in grants {
             let (hold, ask) = (grant.proof.hold, grant.ask);
-            self.tell(now, engine::Event::Leave { hold, ask });
+            self.tell(engine::Event::Leave { hold, ask });
         }
     }
 
     /// Hands a guard to its caller.
-    fn grant(&mut self, now: Instant, call: Id, number: Id, mut guard: Guard) {
+    fn grant(&mut self, call: Id, number: Id, mut guard: Guard) {
         let proofs = guard.proofs();
         // It may have been lost while the call waited for replicas and nobody had
         // it.
-        let loss = proofs.iter().find_map(|proof| proof.loss(now));
+        let loss = proofs.iter().find_map(|proof| proof.loss(self.now));
         guard.is_over = loss.is_some();
         self.enter(number, guard);
         let guard = number;
@@ -710,9 +727,9 @@ impl Session {
         grants.map(|grant| grant.proof.hold).collect()
     }
 
-    fn release(&mut self, now: Instant, call: Id, guard: Id, least: Option<Duration>) {
+    fn release(&mut self, call: Id, guard: Id, least: Option<Duration>) {
         if let Some(least) = least
-            && let Err(error) = self.keep(now, guard, least)
+            && let Err(error) = self.keep(self.now, guard, least)
         {
             return self.fail(call, error);
         }
@@ -720,13 +737,13 @@ impl Session {
             return self.fail(call, Error::Lost(Loss::Released));
         };
         let count = guard.count();
-        self.in_parts(now, call, count, guard.into_grants(), |call, grant| {
+        self.in_parts(call, count, guard.into_grants(), |call, grant| {
             let (hold, ask) = (grant.proof.hold, grant.ask);
             engine::Event::Release { call, hold, ask }
         });
     }
 
-    fn release_permits(&mut self, now: Instant, call: Id, guard: Id, permits: u32) {
+    fn release_permits(&mut self, call: Id, guard: Id, permits: u32) {
         let Some(grant) = self.guards.get_mut(&guard).map(Guard::first_mut) else {
             return self.fail(call, Error::Lost(Loss::Released));
         };
@@ -734,10 +751,10 @@ impl Session {
         match grant.ask.split(permits) {
             Some((rest, ask)) => {
                 grant.ask = rest;
-                self.tell(now, engine::Event::Split { hold });
-                self.tell(now, engine::Event::Release { call, hold, ask });
+                self.tell(engine::Event::Split { hold });
+                self.tell(engine::Event::Release { call, hold, ask });
             }
-            None if permits == all => self.release(now, call, guard, None),
+            None if permits == all => self.release(call, guard, None),
             None => {
                 let error = Error::OutOfRange {
                     argument: "permits",
@@ -750,24 +767,17 @@ impl Session {
     }
 
     /// Changes each hold of a guard.
-    fn change(
-        &mut self,
-        now: Instant,
-        call: Id,
-        guard: Id,
-        event: impl Fn(Id, Id) -> engine::Event,
-    ) {
+    fn change(&mut self, call: Id, guard: Id, event: impl Fn(Id, Id) -> engine::Event) {
         let holds = self.holds(guard);
         match holds.len() {
             0 => self.fail(call, Error::Lost(Loss::Released)),
-            count => self.in_parts(now, call, count, holds, event),
+            count => self.in_parts(call, count, holds, event),
         }
     }
 
     /// Sends an event for each of these. A single one has the number of the call.
     fn in_parts<T>(
         &mut self,
-        now: Instant,
         call: Id,
         count: usize,
         of: impl IntoIterator<Item = T>,
@@ -779,31 +789,31 @@ impl Session {
         }
         for one in of {
             let part = if count > 1 { self.part(call) } else { call };
-            self.tell(now, event(part, one));
+            self.tell(event(part, one));
         }
     }
 
-    fn downgrade(&mut self, now: Instant, call: Id, guard: Id) {
+    fn downgrade(&mut self, call: Id, guard: Id) {
         match self.guards.get_mut(&guard).map(Guard::one) {
             Some(Err(error)) => self.fail(call, error),
             // The server answers nil to this, as for a lost hold.
-            Some(Ok(grant)) if grant.ask == Ask::Shared => match grant.proof.end_of(now) {
+            Some(Ok(grant)) if grant.ask == Ask::Shared => match grant.proof.end_of(self.now) {
                 None => self.resolve(call, Outcome::Done),
                 Some(loss) => self.fail(call, Error::Lost(loss)),
             },
             Some(Ok(grant)) => {
                 grant.ask = Ask::Shared;
                 let hold = grant.proof.hold;
-                self.tell(now, engine::Event::Downgrade { call, hold });
+                self.tell(engine::Event::Downgrade { call, hold });
             }
             None => self.fail(call, Error::Lost(Loss::Released)),
         }
     }
 
-    fn upgrade(&mut self, now: Instant, call: Id, guard: Id, queueing: Queueing) {
+    fn upgrade(&mut self, call: Id, guard: Id, queueing: Queueing) {
         let held = self.guards.get_mut(&guard);
         let grant = held.map_or(Err(Error::Lost(Loss::Released)), Guard::one);
-        let claims = grant.and_then(|grant| match grant.proof.end_of(now) {
+        let claims = grant.and_then(|grant| match grant.proof.end_of(self.now) {
             None => Ok(grant.proof.claims.clone()),
             Some(loss) => Err(Error::Lost(loss)),
         });
@@ -818,27 +828,26 @@ impl Session {
                     terms: Terms::default(),
                     queueing,
                 };
-                self.ask(now, call, lock);
+                self.ask(call, lock);
             }
             Err(error) => self.fail(call, error),
         }
     }
 
     /// The new grant replaces the guard's shared one.
-    fn upgraded(&mut self, now: Instant, call: Id, number: Id, grant: Grant) {
+    fn upgraded(&mut self, call: Id, number: Id, grant: Grant) {
         let Some(before) = self.remove_guard(number) else {
             // The guard was released meanwhile.
             self.fail(call, Error::Lost(Loss::Released));
             let (hold, ask) = (grant.proof.hold, grant.ask);
-            return self.tell(now, engine::Event::Untaken { call, hold, ask });
+            return self.tell(engine::Event::Untaken { call, hold, ask });
         };
-        self.give_back(now, before.into_grants());
-        self.grant(now, call, number, Guard::new(grant, Vec::new()));
+        self.give_back(before.into_grants());
+        self.grant(call, number, Guard::new(grant, Vec::new()));
     }
 
     fn question(
         &mut self,
-        now: Instant,
         call: Id,
         to: To,
         (command, changes): (Command, bool),
@@ -851,21 +860,15 @@ impl Session {
             changes,
             limit,
         };
-        self.endpoint.handle(now, question);
+        self.endpoint.handle(self.now, question);
     }
 
-    fn ask_each(
-        &mut self,
-        now: Instant,
-        call: Id,
-        (command, changes): (Command, bool),
-        limit: Option<Duration>,
-    ) {
+    fn ask_each(&mut self, call: Id, (command, changes): (Command, bool), limit: Option<Duration>) {
         let mut asked = BTreeMap::new();
         for node in self.endpoint.nodes() {
             let part = self.part(call);
             asked.insert(part, (node, None));
-            self.question(now, part, To::Node(node), (command.clone(), changes), limit);
+            self.question(part, To::Node(node), (command.clone(), changes), limit);
         }
         match asked.len() {
             0 => self.resolve(call, Outcome::Answers(Vec::new())),
@@ -873,24 +876,9 @@ impl Session {
         }
     }
 
-    /// Carries out what the endpoint asks for, and what is due.
-    fn settle(&mut self, now: Instant) {
-        loop {
-            while let Some(action) = self.endpoint.poll_action() {
-                self.carry_out(now, action);
-            }
-            match self.pauses.first().copied() {
-                Some(first) if first.0 <= now => {
-                    self.pauses.remove(&first);
-                    self.go_on(now, first.1);
-                }
-                _ => return,
-            }
-        }
-    }
-
-    fn carry_out(&mut self, now: Instant, action: endpoint::Action) {
-        let action = match action {
+    /// Carries out what the endpoint asks for; what is left to do for the caller.
+    fn carry_out(&mut self, action: endpoint::Action) -> Option<Action> {
+        Some(match action {
             endpoint::Action::Connect {
                 connection,
                 address,
@@ -902,7 +890,8 @@ impl Session {
             endpoint::Action::Close { connection } => Action::Close { connection },
             endpoint::Action::Note(note) => Action::Note(note),
             endpoint::Action::Resolve { call, outcome } => {
-                return self.resolved(now, call, outcome);
+                self.resolved(call, outcome);
+                return None;
             }
             endpoint::Action::Over { proof, why } => {
                 self.over(&proof, why);
@@ -910,22 +899,25 @@ impl Session {
             }
             endpoint::Action::Observed {
                 observer: call,
-                change,
-            } => match change {
-                Ok(change) => Action::Observed { call, change },
-                Err(error) => {
-                    self.calls.remove(&call);
-                    return self.fail(call, error);
-                }
-            },
-            endpoint::Action::Flushed { flush, failed } => {
-                if self.calls.remove(&flush).is_some() {
-                    self.resolve(flush, failed.map_or(Outcome::Done, Outcome::Failed));
-                }
-                return;
+                change: Ok(change),
+            } => Action::Observed { call, change },
+            endpoint::Action::Observed {
+                observer: call,
+                change: Err(error),
+            } => {
+                self.calls.remove(&call);
+                let outcome = Outcome::Failed(error);
+                Action::Resolve { call, outcome }
             }
-        };
-        self.actions.push_back(action);
+            endpoint::Action::Flushed {
+                flush: call,
+                failed,
+            } => {
+                self.calls.remove(&call)?;
+                let outcome = failed.map_or(Outcome::Done, Outcome::Failed);
+                Action::Resolve { call, outcome }
+            }
+        })
     }
 
     fn over(&mut self, proof: &Proof, why: Loss) {
@@ -942,9 +934,11 @@ impl Session {
     }
 
     /// A part of a call has its outcome.
-    fn resolved(&mut self, now: Instant, part: Id, outcome: Resolved) {
+    fn resolved(&mut self, part: Id, outcome: Resolved) {
         let outcome = match outcome {
-            Resolved::Lock(Engine::Granted(proof)) => return self.granted(now, part, proof),
+            Resolved::Lock(Engine::Granted(proof, ask)) => {
+                return self.granted(Grant { proof, ask, part });
+            }
             Resolved::Lock(Engine::Refused) => Outcome::Refused,
             Resolved::Lock(Engine::Done) => Outcome::Done,
             Resolved::Lock(Engine::Failed(error)) | Resolved::Failed(error) => {
@@ -960,12 +954,12 @@ impl Session {
                 match replies::is_cluster(&hello) {
                     Ok(is_cluster) => {
                         self.is_cluster = Some(is_cluster);
-                        self.go_on(now, call);
+                        self.go_on(call);
                     }
-                    Err(error) => self.end_locking(now, call, Outcome::Failed(error)),
+                    Err(error) => self.end_locking(call, Outcome::Failed(error)),
                 }
             }
-            (Some(Progress::Several(_)), outcome) => self.end_locking(now, call, outcome),
+            (Some(Progress::Several(_)), outcome) => self.end_locking(call, outcome),
             (Some(Progress::Parts { left, error }), outcome) => {
                 if let Outcome::Failed(failed) = outcome {
                     error.get_or_insert(failed);
@@ -1012,24 +1006,18 @@ impl Session {
         self.resolve(call, outcome);
     }
 
-    fn granted(&mut self, now: Instant, part: Id, proof: Arc<Proof>) {
-        let call = self.parts.remove(&part).unwrap_or(part);
+    fn granted(&mut self, grant: Grant) {
+        let call = self.parts.remove(&grant.part).unwrap_or(grant.part);
         match self.calls.get_mut(&call) {
-            Some(Progress::Lock(ask)) => {
-                let ask = *ask;
-                self.calls.remove(&call);
-                let first = Grant { proof, ask, part };
-                self.grant(now, call, call, Guard::new(first, Vec::new()));
-            }
+            None => self.grant(call, call, Guard::new(grant, Vec::new())),
             Some(Progress::Several(locking)) => {
-                locking.granted(proof, part);
-                self.go_on(now, call);
+                locking.granted(grant);
+                self.go_on(call);
             }
             Some(Progress::Upgrade { guard }) => {
                 let guard = *guard;
                 self.calls.remove(&call);
-                let ask = Ask::Exclusive;
-                self.upgraded(now, call, guard, Grant { proof, ask, part });
+                self.upgraded(call, guard, grant);
             }
             _ => {}
         }

@@ -533,7 +533,7 @@ impl World {
         this.questions.remove(&call);
         for actor in &mut this.actors {
             match (&*actor, &outcome) {
-                (Actor::Asks(asked, key), Outcome::Lock(engine::Outcome::Granted(proof)))
+                (Actor::Asks(asked, key), Outcome::Lock(engine::Outcome::Granted(proof, _)))
                     if asked.id == call =>
                 {
                     let (key, fence) = (*key, proof.fence());

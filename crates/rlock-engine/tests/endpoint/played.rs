@@ -148,7 +148,7 @@ impl Played {
 
     fn ended_with(&mut self, outcome: Outcome) -> String {
         match outcome {
-            Outcome::Lock(engine::Outcome::Granted(proof)) => {
+            Outcome::Lock(engine::Outcome::Granted(proof, _)) => {
                 self.proofs.push(Arc::clone(&proof));
                 format!("granted {}", proof.fence())
             }

@@ -315,7 +315,7 @@ impl World {
             let claims = calling.claims.clone();
             self.kept.push(Kept { claims, until });
         }
-        if let Outcome::Granted(proof) = outcome {
+        if let Outcome::Granted(proof, _) = outcome {
             self.granted += 1;
             let before = state.guard.as_ref().map(|guard| guard.lease);
             let (ask, lease) = match calling.what {
