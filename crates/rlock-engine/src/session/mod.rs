@@ -999,8 +999,6 @@ impl Session {
                 Ok(info) => Outcome::Leader(info.leader()),
                 Err(error) => Outcome::Failed(error),
             },
-            // A change of a hold that is not there.
-            (None, Outcome::Refused) => Outcome::Done,
             (_, outcome) => outcome,
         };
         self.resolve(call, outcome);
