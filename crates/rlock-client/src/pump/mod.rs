@@ -16,7 +16,7 @@ use rlock_engine::engine::instant::Instant;
 #[cfg(feature = "quorum")]
 use rlock_engine::engine::node::Node;
 use rlock_engine::engine::proof::Proof;
-use rlock_engine::engine::{self, Id, Metrics};
+use rlock_engine::engine::{Id, Metrics};
 use rlock_engine::error::{Error, Failure, Loss};
 use rlock_engine::servers::Servers;
 use rlock_engine::session::{Action, Call, Outcome, Session};
@@ -573,7 +573,7 @@ pub(crate) fn timer(moment: Instant) -> tokio::time::Instant {
 pub(crate) fn pause_after(attempts: &mut u32) -> Duration {
     let before = *attempts;
     *attempts = before.saturating_add(1);
-    engine::pause(before, uuid::Uuid::new_v4().as_u64_pair().0)
+    rlock_engine::engine::pause(before, uuid::Uuid::new_v4().as_u64_pair().0)
 }
 
 #[cfg(test)]
