@@ -155,7 +155,7 @@ func (c *Client) step(notes *[]action) {
 func (c *Client) report(a action, notes *[]action) {
 	if a.kind == acOver {
 		if hold := c.holds[a.guard]; hold != nil {
-			lost := &Error{Code: "Lost", Message: hold.text() + ": the lock was lost: " + losses[a.why]}
+			lost := hold.lost(losses[a.why])
 			if a.why == endingReleased {
 				lost = closed
 			}
@@ -194,6 +194,11 @@ func (c *Client) report(a action, notes *[]action) {
 // begin numbers a call. Without an error, it leaves the lock held: the caller writes the event, then calls wait.
 func (c *Client) begin(hold *Hold) (*call, *writer, error) {
 	c.mu.Lock()
+	return c.beginLocked(hold)
+}
+
+// beginLocked is begin for a caller that holds the lock. An error releases it.
+func (c *Client) beginLocked(hold *Hold) (*call, *writer, error) {
 	if c.isClosed {
 		c.mu.Unlock()
 		return nil, nil, closed

@@ -209,7 +209,7 @@ func (c *Client) acquire(ctx context.Context, keys []string, value *string, opti
 	case t.isShared:
 		mode.mode = accessShared
 	}
-	hold := &Hold{client: c, keys: append([]string(nil), keys...), ignore: t.ignore}
+	hold := &Hold{client: c, keys: append([]string(nil), keys...), ignore: t.ignore, permits: mode.permits}
 	inner, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	hold.context, hold.cancel = &holdContext{inner, hold}, cancel
 	owner := ownerForm{owner: owningNew}
@@ -262,6 +262,7 @@ type Hold struct {
 	owner      string
 	fences     map[string]uint64
 	ignore     bool
+	permits    uint32 // Those that are not released yet. The client's lock guards them.
 	context    context.Context
 	cancel     context.CancelCauseFunc
 	isReleased atomic.Bool
@@ -333,12 +334,47 @@ func (h *Hold) Check() error {
 	if h.isReleased.Load() {
 		why = losses[endingReleased]
 	}
+	return h.lost(why)
+}
+
+func (h *Hold) lost(why string) *Error {
 	return &Error{Code: "Lost", Message: h.text() + ": the lock was lost: " + why}
 }
 
 // Release releases the lock. It returns ErrLost if the lock was lost before. If the context ends before the server has
 // answered, Release returns its cause, and the client releases the lock in the background. Only the first call has an effect.
 func (h *Hold) Release(ctx context.Context) error { return h.release(ctx, none) }
+
+// ReleasePermits releases some permits of a semaphore, and the hold keeps the others. With its last permits the hold ends, as
+// by Release. Unless permits is from 1 to the number that is still held, which is 1 without Permits, it releases nothing, and
+// returns ErrOutOfRange. It returns ErrLost if the lock was lost before, or if all permits were released. If the context ends
+// before the server has answered, it returns its cause, and the client releases them in the background.
+func (h *Hold) ReleasePermits(ctx context.Context, permits uint32) error {
+	require(ctx)
+	c := h.client
+	c.mu.Lock()
+	held := h.permits
+	switch {
+	case held == 0 || h.isReleased.Load():
+		c.mu.Unlock()
+		return h.lost(losses[endingReleased])
+	case permits < 1 || permits > held:
+		c.mu.Unlock()
+		return outOfRange("permits is %d, it must be from 1 to %d", permits, held)
+	}
+	h.permits -= permits
+	if h.permits == 0 {
+		c.mu.Unlock()
+		return h.release(ctx, none)
+	}
+	call, event, err := c.beginLocked(nil)
+	if err != nil {
+		return err
+	}
+	event.releasePermits(call.number, h.number, permits)
+	c.handle()
+	return h.released(ctx, call)
+}
 
 // ReleaseAfter is Release, but the server keeps the lock until least after its grant.
 func (h *Hold) ReleaseAfter(ctx context.Context, least time.Duration) error {
@@ -362,6 +398,11 @@ func (h *Hold) release(ctx context.Context, least uint64) error {
 	event.release(call.number, h.number, least)
 	c.handle()
 	defer h.cancel(context.Canceled)
+	return h.released(ctx, call)
+}
+
+// released waits for the end of a release.
+func (h *Hold) released(ctx context.Context, call *call) error {
 	select {
 	case ended := <-call.done:
 		if ended.kind == acFailed && !(h.ignore && ended.code == "Lost") {

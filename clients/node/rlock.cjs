@@ -187,7 +187,7 @@ class Client {
       lease: millis('lease', lease), renewed: renew, maxHold: millis('maxHold', options.maxHold, ENDLESS),
       bound: millis('bound', options.bound, ABSENT), replicas, value,
     };
-    if (value === undefined) return this.#call(event.lock, fields, { signal, keys });
+    if (value === undefined) return this.#call(event.lock, fields, { signal, keys, permits });
     return this.#call(event.campaign, fields, { signal, keys, type: Leadership });
   }
 
@@ -312,8 +312,8 @@ class Client {
     }
   }
 
-  #guard(it, { guard, keys, type = Guard }) {
-    const known = guard ?? new type(this.#operations, it.guard, keys);
+  #guard(it, { guard, keys, permits, type = Guard }) {
+    const known = guard ?? new type(this.#operations, it.guard, keys, permits);
     known.grant(it.owner, it.fences);
     this.#guards.set(it.guard, known);
     return known;
@@ -330,6 +330,7 @@ class Client {
       this.#guards.delete(guard);
       return this.#call(event.release, { guard, least }, {}, true);
     },
+    releasePermits: (guard, permits) => this.#call(event.releasePermits, { guard, permits }, {}, true),
     extend: (guard, lease) => this.#call(event.extend, { guard, lease }),
     downgrade: guard => this.#call(event.downgrade, { guard }),
     upgrade: (guard, number, wait, options) =>
@@ -367,10 +368,13 @@ class Guard {
   #loss;
   #controller = new AbortController();
   #release;
+  /** How many are not released yet. */
+  #permits;
 
-  constructor(operations, number, keys) {
+  constructor(operations, number, keys, permits = 1) {
     this.#operations = operations;
     this.#number = number;
+    this.#permits = permits;
     this.keys = keys.map(key => Buffer.from(key).toString());
   }
 
@@ -398,7 +402,13 @@ class Guard {
     throw this.#loss ?? new RlockError('Lost', `${this.keys.join(', ')}: the lock was lost: ${losses[this.#release ? ending.released : ending.leaseEnded]}`);
   }
 
-  release() { return (this.#release ??= this.#operations.release(this.#number)); }
+  async release({ permits } = {}) {
+    if (permits === undefined) return (this.#release ??= this.#operations.release(this.#number));
+    if (this.#release) this.check();
+    if (count('permits', permits, 1, this.#permits) === this.#permits) return this.release();
+    this.#permits -= permits;
+    return this.#operations.releasePermits(this.#number, permits);
+  }
   async releaseAfter(least) { return (this.#release ??= this.#operations.release(this.#number, millis('least', least))); }
   async extend(lease) { return this.#operations.extend(this.#number, millis('lease', lease)); }
   downgrade() { return this.#operations.downgrade(this.#number); }

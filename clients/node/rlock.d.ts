@@ -202,8 +202,12 @@ export class Guard {
   readonly isValid: boolean;
   /** Throws `Lost` unless the lock is held now. */
   check(): void;
-  /** Releases the lock. Rejects with `Lost` if it was lost before. */
-  release(): Promise<void>;
+  /**
+   * Releases the lock, or only some of its `permits`: it stays held until all are released. Rejects with `Lost` if it was
+   * lost before; with a RangeError unless `permits` is from 1 to the number that is still held (1 if it is no semaphore),
+   * and nothing is released then.
+   */
+  release(options?: { permits?: number }): Promise<void>;
   /** The same, but the server keeps the lock until `least` milliseconds after the grant. */
   releaseAfter(least: number): Promise<void>;
   /** Makes the lease last for at least `lease` milliseconds from now. */

@@ -66,6 +66,32 @@ test('each kind of lock', async t => {
   assert.ok(await isFree(port, 'r'));
 });
 
+test('some permits are released, and the rest stays', async t => {
+  const { url, servers: [{ port }] } = await start(t);
+  const [client, other] = [connect(t, url), connect(t, url)];
+  const refuses = async (guard, permits, most) => assert.rejects(guard.release({ permits }), {
+    name: 'RangeError', message: `permits is ${inspect(permits)}, it must be a whole number from 1 to ${most}`,
+  });
+  const three = await client.acquire('p', 3, { permits: 3 });
+  for (const permits of [0, 4, -1, 1.5, NaN, '1', true, null, 1n]) await refuses(three, permits, 3);
+  assert.equal(await other.tryAcquire('p', 3), null);
+  await three.release({ permits: 1 });
+  const one = await other.tryAcquire('p', 3);
+  await refuses(three, 3, 2);
+  assert.ok(one.isValid && three.isValid);
+  assert.deepEqual((await client.info('p')).holders.map(({ permits }) => permits).sort(), [1, 2]);
+  await one.release();
+  assert.equal(await other.tryAcquire('p', 3, { permits: 2 }), null);
+  await Promise.all([three.release({ permits: 1 }), three.release({ permits: 1 })]);
+  assert.ok(!three.isValid && await isFree(port, 'p'));
+  await three.release();
+  await assert.rejects(three.release({ permits: 1 }), code('Lost'));
+  const alone = await client.lock('k');
+  await refuses(alone, 2, 1);
+  await alone.release({ permits: 1 });
+  assert.ok(await isFree(port, 'k'));
+});
+
 test('only the hold with a fence is ended', async t => {
   const { url } = await start(t);
   const client = connect(t, url);

@@ -15,6 +15,7 @@ export async function use(): Promise<number> {
   await leadership.resign();
   if (leader && leader.fence !== leadership.fence) return leader.timeLeft;
   const fence: bigint = guard.fence;
+  await guard.release({ permits: 1 });
   await guard.release();
   try {
     return await client.using(['a', Buffer.from('b')], { wait: 100 }, (signal: AbortSignal, held) => {

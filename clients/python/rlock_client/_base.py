@@ -12,7 +12,6 @@ from typing import (
     NamedTuple,
     Optional,
     Sequence,
-    SupportsIndex,
     Tuple,
     Type,
     TypeVar,
@@ -21,7 +20,7 @@ from typing import (
 
 from . import _errors as errors
 from . import _format as wire
-from ._host import ABSENT, ENDLESS, Activity, Call, Hold, Host, Key, Settings, log, millis, named
+from ._host import ABSENT, ENDLESS, Activity, Call, Hold, Host, Key, Settings, count, log, millis, named
 
 L = TypeVar("L", bound="LockBase")
 E = TypeVar("E")
@@ -38,11 +37,6 @@ def key_bytes(key: Union[Key, Value], name: str = "key") -> bytes:
     return key.encode() if isinstance(key, str) else key
 
 
-def count(name: str, value: int, least: int, most: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, SupportsIndex) or not least <= value <= most:
-        raise errors.OutOfRange(f"{name} is {value!r}, it must be a whole number from {least} to {most}")
-
-
 class Terms(NamedTuple):
     """The options of a lock, most of them already encoded for the event."""
 
@@ -54,6 +48,7 @@ class Terms(NamedTuple):
     on_loss: Optional[Callable[[errors.Lost], Any]]
     raise_lost: bool
     thread_local: bool
+    permits: int
     value: Optional[bytes] = None
 
 
@@ -140,7 +135,8 @@ class ClientBase(Generic[L, E]):
         owner = wire.owner(wire.OWNING_ACTIVITY, activity.number, "") if activity else _NEW
         wanted = wire.wanted(owner, listed, mode)
         least = millis("release_after", release_after, ABSENT)
-        return self._kind(self, Terms(listed, wanted, hold, wait, least, on_loss, raise_lost, thread_local))
+        held = 1 if limit is None else int(permits)
+        return self._kind(self, Terms(listed, wanted, hold, wait, least, on_loss, raise_lost, thread_local, held))
 
     def election(self, key: Key, **terms: Any) -> E:
         """The right to lead at a key, and the current leader. ``terms`` are the options of each campaign: those of
@@ -252,6 +248,7 @@ class LockBase:
             else:
                 hold = await host.call(call, wire.campaign, *fields, terms.value)
             if hold:
+                hold.permits = terms.permits
                 self._push(hold)
             return bool(hold)
         except errors.Error:
@@ -261,17 +258,22 @@ class LockBase:
             host.post(functools.partial(host.give_up, call))
             raise
 
-    async def release(self) -> None:
-        """Releases the lock. Raises `Lost` if it was lost before, unless ``raise_lost`` is false."""
+    async def release(self, permits: Optional[int] = None) -> None:
+        """Releases the lock, or only some of its permits, at once: it stays held here until all are released. Raises
+        `Lost` if it was lost before, unless ``raise_lost`` is false. ``OutOfRange`` unless ``permits`` is from 1 to the
+        number that is still held, which is 1 without ``limit``; nothing is released then."""
         hold = self._hold
-        self._drop(hold)
-        hold.is_released = True
+        is_last = hold.take(permits)
+        if is_last:
+            self._drop(hold)
         if hold.host.is_foreign:
             return
+        event, field = (wire.release, self._terms.least) if is_last else (wire.release_permits, permits)
         try:
-            await hold.host.call(Call(hold.keys), wire.release, hold.number, self._terms.least)
+            await hold.host.call(Call(hold.keys), event, hold.number, field)
         except errors.Lost:
-            if self._terms.raise_lost:
+            # Another thread may have released the rest before this request was sent.
+            if self._terms.raise_lost and (is_last or not hold.is_released):
                 raise
 
     async def locked(self) -> bool:

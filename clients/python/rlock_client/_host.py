@@ -13,7 +13,7 @@ import ssl
 import threading
 import time
 import weakref
-from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Set, SupportsFloat, Union
+from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Set, SupportsFloat, SupportsIndex, Union
 
 from . import _errors as errors
 from . import _format as wire
@@ -55,6 +55,11 @@ def millis(name: str, seconds: Optional[float], none: Sequence[Optional[float]] 
     if not 0 <= float(seconds) <= SECONDS_MAX:
         raise errors.OutOfRange(text)
     return math.ceil(round(float(seconds) * 1000, 3))
+
+
+def count(name: str, value: int, least: int, most: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex) or not least <= value <= most:
+        raise errors.OutOfRange(f"{name} is {value!r}, it must be a whole number from {least} to {most}")
 
 
 class Settings:
@@ -106,7 +111,18 @@ class Hold:
         self.host, self.number, self.keys, self.on_loss = host, number, about.keys, about.on_loss
         self.owner, self.fences = "", {}  # type: str, Dict[bytes, int]
         self.loss: Optional[errors.Lost] = None
-        self.is_released = False
+        self.is_released, self.permits, self.lock = False, 1, threading.Lock()
+
+    def take(self, permits: Optional[int]) -> bool:
+        """Takes permits out of the hold, or all that it still has. True if none is left: the hold is released."""
+        with self.lock:
+            if permits is not None:
+                if self.is_released:
+                    raise self.lost(_LOSSES[wire.ENDING_RELEASED])
+                count("permits", permits, 1, self.permits)
+                self.permits -= int(permits)
+            self.is_released = self.is_released or permits is None or self.permits == 0
+            return self.is_released
 
     def remaining(self) -> float:
         if self.is_released or self.loss or self.host.is_foreign:

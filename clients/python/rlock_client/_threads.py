@@ -214,8 +214,8 @@ class Lock(LockBase):
     def acquire(self, blocking: bool = True, timeout: Optional[float] = None) -> bool:  # type: ignore[override]
         return _run(super().acquire(blocking, timeout))
 
-    def release(self) -> None:  # type: ignore[override]
-        _run(super().release())
+    def release(self, permits: Optional[int] = None) -> None:  # type: ignore[override]
+        _run(super().release(permits))
 
     def locked(self) -> bool:  # type: ignore[override]
         return _run(super().locked())

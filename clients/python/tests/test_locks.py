@@ -1,6 +1,7 @@
 """Locks on a server that works."""
 
 import asyncio
+import inspect
 import json
 import math
 import os
@@ -127,6 +128,42 @@ def test_kinds(client, server, key):
         assert set(both.fences) == {key.encode(), key.encode() + b"2"} and both.fence == max(both.fences.values())
         assert not client.lock(key + "2").acquire(False)
     assert server.is_free(key) and server.is_free(key + "2")
+
+
+def test_some_permits_are_released_and_the_rest_stays(client, server, key):
+    lock, other = client.lock(key, limit=3, permits=3), client.lock(key, limit=3)
+    with lock:
+        fence = lock.fence
+        for value in (0, 4, -1, 1.5, "1", True):
+            with refuses(f"permits is {value!r}, it must be a whole number from 1 to 3"):
+                lock.release(value)
+        assert not other.acquire(False)
+        lock.release(1)
+        with other:
+            assert lock.owned() and lock.fence == fence
+            assert sorted(it["permits"] for it in server.info(key)["holders"]) == [1, 2]
+            with refuses("permits is 3, it must be a whole number from 1 to 2"):
+                lock.release(permits=3)
+        assert not client.lock(key, limit=3, permits=2).acquire(False)
+    assert server.is_free(key) and not lock.owned()
+    lock.acquire(), lock.release(2)
+    assert lock.owned() and client.lock(key, limit=3, permits=2).acquire(False)
+    lock.release(1)
+    with pytest.raises(Lost):
+        lock.release(1)
+    with client.lock(key + "2", permits=2) as alone:
+        with refuses("permits is 2, it must be a whole number from 1 to 1"):
+            alone.release(2)
+
+
+def test_threads_release_the_permits_of_one_hold(server, key):
+    with Client(server.url) as client:
+        for _ in range(20):
+            lock = client.lock(key, limit=8, permits=8, thread_local=False)
+            lock.acquire()
+            threads = [threading.Thread(target=lock.release, args=(2,)) for _ in range(4)]
+            [it.start() for it in threads], [it.join() for it in threads]
+            assert not lock.owned() and server.is_free(key)
 
 
 def test_an_activity_re_enters_its_locks_and_deadlocks_are_detected(client, server, key):
@@ -325,12 +362,34 @@ NAMES = ["connect", "write", "close", "granted", "refused", "done", "failed", "a
 KINDS = {getattr(_format, name.upper()): name for name in NAMES}
 
 
+EVENTS = [it for it in vars(_format).values() if inspect.isfunction(it)]
+EVENTS = EVENTS[EVENTS.index(_format.configuration) + 1 :]  # In the order of their numbers.
+
+
+def encoded(form, values):
+    """What a function of `_format` makes of the next recorded values. Bytes may be a group, which such a function
+    encodes."""
+    fields = []
+    for name, it in inspect.signature(form).parameters.items():
+        group = vars(_format).get(name) if it.annotation is bytes else None
+        value = encoded(group, values) if group else next(values)
+        if isinstance(value, str) and it.annotation is bytes:
+            value = value.encode()
+        if isinstance(value, list):
+            value = [item.encode() for item in value]
+        fields.append(_format.NONE if value is None else value)
+    return form(*fields)
+
+
 def test_the_recorded_run():
     """The engine gives the recorded outputs, and each action is decoded as recorded."""
     run = json.loads(pathlib.Path(os.environ.get("RLOCK_RUN", ROOT / "crates/rlock-embed/tests/host/run.json")).read_text())
     engine = _engine.Engine(bytes.fromhex(run["configuration"]["bytes"]))
     for step in run["steps"]:
-        output = engine.handle(step["now"], bytes.fromhex(step["event"]))
+        kind, *values = [value for _, _, value in step["fields"]]
+        event = encoded(EVENTS[kind - 1], iter(values))
+        assert event.hex() == step["event"]
+        output = engine.handle(step["now"], event)
         assert output.hex() == step["output"]
         deadline, actions = _engine.read(output)
         assert deadline == (_format.NONE if step["deadline"] is None else step["deadline"])

@@ -18,10 +18,13 @@ public class Hold implements AutoCloseable {
     private volatile String owner;
     private volatile Map<String, Long> fences;
     private CompletableFuture<Void> released;
+    /** How many are not released yet. */
+    private int permits;
 
-    Hold(Client client, List<String> keys, boolean reportsLoss) {
+    Hold(Client client, List<String> keys, int permits, boolean reportsLoss) {
         this.client = client;
         this.keys = keys;
+        this.permits = permits;
         this.reportsLoss = reportsLoss;
     }
 
@@ -104,26 +107,59 @@ public class Hold implements AutoCloseable {
 
     /** The same, but the server keeps the lock until {@code least} after the grant. */
     public void releaseAfter(Duration least) {
-        client.join(release(least));
+        client.join(release(null, least));
+    }
+
+    /**
+     * Releases some permits of a semaphore, and waits for the server's answer. The hold keeps the others; with its last permits
+     * it ends, as by {@link #close}.
+     *
+     * @throws IllegalArgumentException unless {@code permits} is from 1 to the number that is still held, which is 1 for other
+     *     locks; nothing is released then
+     * @throws LostException if the lock was lost before, unless its terms ignore that; or if all permits were released
+     */
+    public void release(int permits) {
+        client.join(releaseAsync(permits));
     }
 
     public CompletableFuture<Void> releaseAsync() {
-        return release(null);
+        return release(null, null);
     }
 
-    private CompletableFuture<Void> release(Duration least) {
+    /** The same as {@link #release}, without waiting. A {@link LostException} completes the future. */
+    public CompletableFuture<Void> releaseAsync(int permits) {
+        return release(permits, null);
+    }
+
+    /** Without a number, it releases all permits. */
+    private CompletableFuture<Void> release(Integer some, Duration least) {
         var time = Engine.millis("least", least);
-        CompletableFuture<Void> end;
+        var end = new CompletableFuture<Void>();
+        boolean isLast;
         synchronized (this) {
             if (released != null) {
-                return released.copy();
+                var lost = lostFor(Client.why(Format.ENDING_RELEASED));
+                return some == null ? released.copy() : CompletableFuture.failedFuture(lost);
             }
-            end = released = new CompletableFuture<>();
+            if (some != null && (some < 1 || some > permits)) {
+                throw new IllegalArgumentException("permits is " + some + ", it must be from 1 to " + permits);
+            }
+            permits -= some == null ? permits : some;
+            isLast = permits == 0;
+            if (isLast) {
+                released = end;
+            }
         }
-        client.forget(number);
-        Client.Event event = (to, call) -> Format.release(to, call, number, time);
+        if (isLast) {
+            client.forget(number);
+        }
+        Client.Event event = (to, call) -> isLast
+                ? Format.release(to, call, number, time)
+                : Format.releasePermits(to, call, number, some);
         client.call(null, null, true, event).whenComplete((action, error) -> {
-            if (error == null || (error instanceof LostException && !reportsLoss)) {
+            // Another thread may have released the rest before this event was sent.
+            var isNoLoss = !reportsLoss || !isLast && isReleased();
+            if (error == null || (error instanceof LostException && isNoLoss)) {
                 end.complete(null);
             } else {
                 end.completeExceptionally(error);

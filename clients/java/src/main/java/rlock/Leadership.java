@@ -8,7 +8,7 @@ import java.util.List;
  */
 public final class Leadership extends Hold {
     Leadership(Client client, List<String> keys, boolean reportsLoss) {
-        super(client, keys, reportsLoss);
+        super(client, keys, 1, reportsLoss);
     }
 
     /**

@@ -180,7 +180,7 @@ public final class RLock implements Lock {
     }
 
     private CompletableFuture<Hold> granted(Duration wait, Client.Activity activity, Terms terms) {
-        return granted(wait, activity, terms, new Hold(client, keys, terms.reportsLoss), Format::lock);
+        return granted(wait, activity, terms, new Hold(client, keys, mode.permits, terms.reportsLoss), Format::lock);
     }
 
     /** Acquires the lock as a leader, and publishes a value. */

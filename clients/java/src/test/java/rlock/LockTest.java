@@ -14,7 +14,9 @@ import com.fasterxml.jackson.databind.ObjectMapper;
 import java.io.File;
 import java.io.PrintWriter;
 import java.io.StringWriter;
+import java.lang.reflect.Executable;
 import java.net.ServerSocket;
+import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -24,6 +26,7 @@ import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.HexFormat;
+import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.Callable;
@@ -35,11 +38,13 @@ import java.util.concurrent.Executors;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.function.Consumer;
 import java.util.logging.Handler;
 import java.util.logging.Level;
 import java.util.logging.LogRecord;
 import java.util.logging.Logger;
 import java.util.regex.Pattern;
+import java.util.stream.Stream;
 import javax.net.ssl.SSLContext;
 import javax.net.ssl.TrustManagerFactory;
 import org.junit.jupiter.api.Test;
@@ -122,6 +127,54 @@ class LockTest {
             for (var fence : new long[] {0, -1, 1L << 53}) {
                 var refused = assertThrows(IllegalArgumentException.class, () -> client.force("k", fence));
                 assertEquals("fence is " + fence + ", it must be from 1 to 9007199254740991", refused.getMessage());
+            }
+        }
+    }
+
+    private static void refuses(Hold hold, int permits, int held) {
+        for (Consumer<Integer> release : List.<Consumer<Integer>>of(hold::release, hold::releaseAsync)) {
+            var refused = assertThrows(IllegalArgumentException.class, () -> release.accept(permits));
+            assertEquals("permits is " + permits + ", it must be from 1 to " + held, refused.getMessage());
+        }
+    }
+
+    @Test
+    void somePermitsAreReleasedAndTheRestStays() throws Exception {
+        try (var server = new Servers(); var client = Client.of(server.url); var other = Client.of(server.url)) {
+            var one = other.getSemaphore("p", 3, 1);
+            var hold = client.getSemaphore("p", 3, 3).acquire();
+            for (var permits : new int[] {0, -1, 4, Integer.MAX_VALUE}) {
+                refuses(hold, permits, 3);
+            }
+            assertFalse(one.tryLock());
+            hold.release(1);
+            assertTrue(one.tryLock());
+            refuses(hold, 3, 2);
+            assertTrue(hold.isValid() && one.isHeldByCurrentThread());
+            one.unlock();
+            assertFalse(other.getSemaphore("p", 3, 2).tryLock());
+            CompletableFuture.allOf(hold.releaseAsync(1), hold.releaseAsync(1)).get(10, TimeUnit.SECONDS);
+            assertTrue(server.isFree("p") && !hold.isValid());
+            assertThrows(LostException.class, () -> hold.release(1));
+            hold.close();
+            // A thread's own hold.
+            var alone = client.getLock("k");
+            alone.lock();
+            refuses(alone.hold().orElseThrow(), 2, 1);
+            alone.hold().orElseThrow().release(1);
+            assertTrue(server.isFree("k") && !alone.isHeldByCurrentThread());
+            alone.unlock();
+        }
+    }
+
+    @Test
+    void threadsReleaseThePermitsOfOneHold() throws Exception {
+        try (var server = new Servers(); var client = Client.of(server.url)) {
+            for (int round = 0; round < 20; round++) {
+                var hold = client.getSemaphore("p", 8, 8).acquire();
+                var threads = Stream.generate(() -> CompletableFuture.runAsync(() -> hold.release(2))).limit(4);
+                CompletableFuture.allOf(threads.toArray(CompletableFuture[]::new)).get(10, TimeUnit.SECONDS);
+                assertTrue(server.isFree("p") && !hold.isValid());
             }
         }
     }
@@ -665,6 +718,43 @@ class LockTest {
         return node.isNull() ? Engine.NONE : node.bigIntegerValue().longValue();
     }
 
+    /** The functions that encode events, in the order of the events' numbers. */
+    private static final List<String> EVENTS = List.of("connect", "lock", "release", "upgrade", "extend", "downgrade", "question",
+            "abandon", "metrics", "opened", "received", "ended", "flush", "leaveAll", "closed", "tick", "leave", "untaken",
+            "campaign", "proclaim", "observe", "leader", "releasePermits");
+
+    /** The arguments for a function or constructor of {@link Format}, from the next recorded values. */
+    private static Object[] recorded(Executable of, Iterator<JsonNode> values) throws ReflectiveOperationException {
+        var arguments = new ArrayList<Object>();
+        for (var type : of.getParameterTypes()) {
+            if (type == Engine.Writer.class) {
+                arguments.add(new Engine.Writer());
+            } else if (type.getEnclosingClass() == Format.class) {
+                var made = type.getDeclaredConstructors()[0];
+                arguments.add(made.newInstance(recorded(made, values)));
+            } else {
+                arguments.add(recorded(type, values.next()));
+            }
+        }
+        return arguments.toArray();
+    }
+
+    private static Object recorded(Class<?> type, JsonNode value) {
+        var bytes = value.asText().getBytes(StandardCharsets.UTF_8);
+        switch (type.getSimpleName()) {
+            case "int": return (int) number(value);
+            case "long": return number(value);
+            case "boolean": return number(value) == 1;
+            case "String": return value.asText();
+            case "byte[]": return bytes;
+            case "ByteBuffer": return ByteBuffer.wrap(bytes);
+            default:
+                var items = new ArrayList<String>();
+                value.forEach(item -> items.add(item.asText()));
+                return items;
+        }
+    }
+
     @Test
     void eventsAreEncodedAndActionsAreDecodedAsRecorded() throws Exception {
         var file = System.getenv().getOrDefault("RLOCK_RUN", "../../crates/rlock-embed/tests/host/run.json");
@@ -676,21 +766,12 @@ class LockTest {
                 "leader");
         assertTrue(steps.size() > 20);
         for (var step : steps) {
-            var event = new Engine.Writer();
-            for (var field : step.get("fields")) {
-                var value = field.get(2);
-                switch (field.get(1).asText()) {
-                    case "u8": event.u8((int) number(value)); break;
-                    case "u16": event.u16((int) number(value)); break;
-                    case "u32": event.u32((int) number(value)); break;
-                    case "u64": event.u64(number(value)); break;
-                    case "bytes": event.text(value.asText()); break;
-                    default:
-                        var items = new ArrayList<String>();
-                        value.forEach(item -> items.add(item.asText()));
-                        event.list(items);
-                }
-            }
+            var values = new ArrayList<JsonNode>();
+            step.get("fields").forEach(field -> values.add(field.get(2)));
+            var rest = values.iterator();
+            var encodes = EVENTS.get(rest.next().intValue() - 1);
+            var encoder = Stream.of(Format.class.getDeclaredMethods()).filter(it -> it.getName().equals(encodes)).findAny();
+            var event = (Engine.Writer) encoder.orElseThrow().invoke(null, recorded(encoder.get(), rest));
             assertEquals(step.get("event").asText(), HexFormat.of().formatHex(event.bytes, 0, event.length));
             var output = new Engine.Reader(HexFormat.of().parseHex(step.get("output").asText()));
             assertEquals(number(step.get("deadline")), output.u64());
