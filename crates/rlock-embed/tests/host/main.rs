@@ -162,6 +162,42 @@ fn a_wait_that_is_given_up_leaves_nothing() {
 }
 
 #[test]
+fn some_permits_are_released_and_the_rest_stays() {
+    let server = Server::start();
+    let (mut host, mut other) = (
+        Host::new(&server.url(), "host"),
+        Host::new(&server.url(), "o"),
+    );
+    let guard = host.lock(&["p"], permits(3, 3));
+    let releases = |host: &mut Host, permits| {
+        let call = host.call(|call| Event::ReleasePermits {
+            call,
+            guard,
+            permits,
+        });
+        host.end(call)
+    };
+    let is_refused = |other: &mut Host, count| {
+        let tried = other.ask(&["p"], permits(count, 3), Some(Duration::ZERO));
+        other.end(tried) == "refused"
+    };
+    for wrong in [0, 4, u32::MAX] {
+        assert_eq!(releases(&mut host, wrong), "OutOfRange", "{wrong}");
+    }
+    assert!(is_refused(&mut other, 1));
+    assert_eq!(releases(&mut host, 1), "done");
+    let one = other.lock(&["p"], permits(1, 3));
+    assert_eq!(releases(&mut host, 3), "OutOfRange");
+    assert!(host.is_valid(guard));
+    assert_eq!(other.release(one), "done");
+    assert!(is_refused(&mut other, 2));
+    assert_eq!(releases(&mut host, 2), "done");
+    assert!(!host.is_valid(guard));
+    assert_eq!(releases(&mut host, 1), "Lost");
+    assert_eq!(server.ask("EXISTS p"), "0");
+}
+
+#[test]
 fn a_release_with_a_time_out_of_range_frees_nothing() {
     let server = Server::start();
     let mut host = Host::new(&server.url(), "host");

@@ -13,12 +13,15 @@ const PATIENCE: u64 = 10 * SECOND;
 /// are late.
 const MARGIN: u64 = 2_100 * MS;
 const LEASE_MAX: u64 = 40 * SECOND;
-/// Exclusive, shared, or some of two permits, which have a key of their own.
-pub(crate) const MODES: [Mode; 4] = [
+/// The permits, which have a key of their own.
+pub(crate) const LIMIT: u32 = 3;
+/// Exclusive, shared, or some of the permits.
+const MODES: [Mode; 5] = [
     mode(Access::Exclusive, 1, 0),
     mode(Access::Shared, 1, 0),
-    mode(Access::Permits, 1, 2),
-    mode(Access::Permits, 2, 2),
+    mode(Access::Permits, 1, LIMIT),
+    mode(Access::Permits, 2, LIMIT),
+    mode(Access::Permits, 3, LIMIT),
 ];
 
 const fn mode(mode: Access, permits: u32, limit: u32) -> Mode {
@@ -64,11 +67,13 @@ enum What {
     /// The keys, the index in [`MODES`], the grace if it is bound, and whether the server can keep it after a
     /// release.
     Lock(Vec<&'static str>, u8, u64, bool),
-    /// What several keys exclude was asked for.
+    /// What several keys exclude was asked for, or to release other permits than a guard has.
     Invalid,
     Upgrade(u64),
     /// Whether it was lost, and what the server must keep until when; 0 if the lock is free after the release.
     Release(bool, Vec<(String, String, u64)>),
+    /// Some permits of this guard are released; whether it was lost.
+    Part(u64, bool),
     Done,
     Flush,
     Question,
@@ -83,6 +88,8 @@ pub(crate) struct Guard {
     pub(crate) owner: String,
     /// The index in [`MODES`].
     pub(crate) mode: u8,
+    /// How many are not released.
+    pub(crate) permits: u32,
     begun: u64,
     /// How long it outlives its connection, if it is bound.
     pub(crate) grace: u64,
@@ -109,6 +116,11 @@ impl World<'_> {
         match (what % 32, guard) {
             (0..=8, _) => self.asks(client, how, which),
             (9, _) => self.observes(client, how, which),
+            (10..=15, Some(guard)) if how % 2 == 1 => {
+                let several = guards.iter().find(|it| it.1.permits > 1);
+                let guard = several.map_or(guard, |it| *it.0);
+                self.releases_some(client, guard, how / 2);
+            }
             (10..=15, Some(guard)) => {
                 let least = (how % 3 == 0).then(|| 20 * u64::from(time));
                 self.releases(client, guard, least);
@@ -218,7 +230,7 @@ impl World<'_> {
         if this.calls.len() + this.guards.len() > 6 {
             return;
         }
-        let mode = [0, 0, 0, 1, 1, 2, 3, 0][usize::from(which) % 8];
+        let mode = [0, 0, 0, 1, 1, 2, 3, 4][usize::from(which) % 8];
         let keys: &[_] = match mode {
             0 | 1 => KEYS[usize::from(which / 8) % 6],
             _ => &["p"],
@@ -362,7 +374,39 @@ impl World<'_> {
         }
     }
 
+    /// Releases some permits of a guard, or all of them; or none or too many, which is the caller's error.
+    fn releases_some(&mut self, client: usize, guard: u64, how: u8) {
+        let it = self.clients[client].guards.get_mut(&guard).unwrap();
+        let permits = match how % 8 {
+            0 => 0,
+            1 => it.permits + 1,
+            more => 1 + u32::from(more) % it.permits,
+        };
+        let what = match it.permits.checked_sub(permits) {
+            Some(0) => self.leaves(client, guard, None),
+            Some(rest) if permits > 0 => {
+                it.permits = rest;
+                What::Part(guard, it.is_over)
+            }
+            _ => What::Invalid,
+        };
+        self.calls(client, what, 0, 1, |call| Event::ReleasePermits {
+            call,
+            guard,
+            permits,
+        });
+    }
+
     pub(crate) fn releases(&mut self, client: usize, guard: u64, least: Option<u64>) {
+        let what = self.leaves(client, guard, least);
+        self.calls(client, what, 0, 1, |call| {
+            let least = least.map(Duration::from_millis);
+            Event::Release { call, guard, least }
+        });
+    }
+
+    /// Forgets a guard that is released.
+    fn leaves(&mut self, client: usize, guard: u64, least: Option<u64>) -> What {
         let it = self.clients[client].guards.remove(&guard).unwrap();
         let until = match least {
             None => Some(0),
@@ -374,12 +418,7 @@ impl World<'_> {
         let until = until.filter(|_| !it.owner.contains(":a") && !is_upgraded);
         let keys = it.fences.into_iter();
         let kept = keys.filter_map(|(key, _)| Some((key, it.owner.clone(), until?)));
-        let kept = kept.collect();
-        let what = What::Release(it.is_over, kept);
-        self.calls(client, what, 0, 1, |call| {
-            let least = least.map(Duration::from_millis);
-            Event::Release { call, guard, least }
-        });
+        What::Release(it.is_over, kept.collect())
     }
 
     /// A client without requests does not notice that a connection is silent.
@@ -468,7 +507,7 @@ impl World<'_> {
             (0, _) => bytes.truncate(usize::from(which) % bytes.len()),
             (1, _) => bytes.push(which),
             (2, Some(used)) => bytes = event(used),
-            (3, _) => bytes[0] = which.max(23),
+            (3, _) => bytes[0] = which.max(24),
             // No text, a guard that is a list, and so on: as long as all other events.
             _ => bytes = [&[2][..], &call.to_le_bytes(), &[which; 40]].concat(),
         }
@@ -533,6 +572,7 @@ impl World<'_> {
                     fences,
                     owner: owner.to_owned(),
                     mode,
+                    permits: MODES[usize::from(mode)].permits,
                     begun: ended.begun,
                     grace,
                     is_plain,
@@ -580,6 +620,21 @@ impl World<'_> {
                     self.kept.extend(kept);
                 }
             }
+            (What::Part(guard, was_over), Action::Done { .. }) => {
+                self.seen.parts += 1;
+                let this = &self.clients[client];
+                let is_other = |it: &Call| matches!(it.what, What::Part(of, _) if of == guard);
+                let is_last = !this.calls.values().any(is_other);
+                let it = this.guards.get(&guard).filter(|_| is_last);
+                let left = it.filter(|it| {
+                    let (key, _) = &it.fences[0];
+                    self.server.permits(key, &it.owner) > it.permits
+                });
+                if was_over || left.is_some() {
+                    let left = format!("released of a guard, lost before: {was_over}; {left:?}");
+                    self.is_wrong(|| left);
+                }
+            }
             (What::Flush, Action::Done { .. }) => self.closes_by(client, 0),
             (What::Done, Action::Done { .. })
             | (What::Question, Action::Answered { .. })
@@ -591,8 +646,18 @@ impl World<'_> {
                 },
             ) => {}
             (what, Action::Failed { code, text, .. }) => {
-                let is_valid = matches!(what, What::Lock(..));
-                if code == "Protocol"
+                let is_valid = matches!(what, What::Lock(..) | What::Part(..));
+                let this = &self.clients[client];
+                let is_unfounded = match what {
+                    What::Invalid => code != "OutOfRange" && !this.is_closing,
+                    What::Part(guard, _) => match code {
+                        "Lost" => this.machine.remaining(guard, self.now) > 0,
+                        code => !matches!(code, "Unavailable" | "Closed"),
+                    },
+                    _ => false,
+                };
+                if is_unfounded
+                    || code == "Protocol"
                     || text.contains("not understood")
                     || is_valid && code == "OutOfRange"
                 {

@@ -1,6 +1,6 @@
 //! What must be true at every moment, and at the end.
 
-use crate::calls::MODES;
+use crate::calls::LIMIT;
 use crate::world::{CLIENTS, MS, SECOND, World};
 
 impl World<'_> {
@@ -49,11 +49,15 @@ impl World<'_> {
                     let is_in_doubt = with.1.min(*fence) <= doubtful;
                     (other.owner != one.owner && !is_in_doubt).then_some(*other)
                 });
-                let mut permits = MODES[usize::from(one.mode)].permits;
+                let mut permits = one.permits;
+                let there = self.server.permits(key, &one.owner);
+                if one.mode > 1 && *fence > doubtful && there < permits {
+                    wrong = Some(format!("{there} permits are there for {one:?}"));
+                }
                 for other in others {
-                    permits += MODES[usize::from(other.mode)].permits;
+                    permits += other.permits;
                     let is_alone = one.mode == 0 || other.mode == 0;
-                    if is_alone || (one.mode > 1 && permits > 2) {
+                    if is_alone || (one.mode > 1 && permits > LIMIT) {
                         wrong = Some(format!("held by {one:?} and {other:?}"));
                     }
                 }

@@ -35,6 +35,7 @@ fn no_two_hold_each_call_ends_once_and_nothing_stays() {
         assert!(seen.connections >= 10 * cases, "{seen:?}");
         assert!(seen.refused >= cases / 2, "{seen:?}");
         assert!(seen.changes >= cases / 2, "{seen:?}");
+        assert!(seen.parts >= cases / 16, "{seen:?}");
     }
 }
 

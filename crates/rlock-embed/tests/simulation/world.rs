@@ -41,6 +41,8 @@ pub(crate) struct Seen {
     pub(crate) refused: u64,
     /// Reports to observers.
     pub(crate) changes: u64,
+    /// Releases of some permits.
+    pub(crate) parts: u64,
 }
 
 impl Seen {
@@ -51,6 +53,7 @@ impl Seen {
             connections: self.connections + other.connections,
             refused: self.refused + other.refused,
             changes: self.changes + other.changes,
+            parts: self.parts + other.parts,
         }
     }
 }

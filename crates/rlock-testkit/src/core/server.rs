@@ -109,6 +109,16 @@ impl Server {
         fields.contains_key(owner)
     }
 
+    /// How many permits of a key an owner has; 0 if it does not hold it.
+    pub fn permits(&self, key: &str, owner: &str) -> u32 {
+        let value = self.core.store.get(self.core.now, name(key));
+        let held = value.and_then(|it| it.held());
+        let mut holders = held.iter().flat_map(|it| it.live_holders(self.core.now));
+        holders
+            .find(|it| it.0 == owner)
+            .map_or(0, |it| it.1.permits)
+    }
+
     /// Whether nobody holds or waits for anything.
     pub fn is_unused(&self) -> bool {
         let store = &self.core.store;
