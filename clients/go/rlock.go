@@ -362,8 +362,8 @@ func (h *Hold) ReleasePermits(ctx context.Context, permits uint32) error {
 		c.mu.Unlock()
 		return outOfRange("permits is %d, it must be from 1 to %d", permits, held)
 	}
-	h.permits -= permits
-	if h.permits == 0 {
+	if permits == held {
+		h.permits = 0
 		c.mu.Unlock()
 		return h.release(ctx, none)
 	}
@@ -371,6 +371,7 @@ func (h *Hold) ReleasePermits(ctx context.Context, permits uint32) error {
 	if err != nil {
 		return err
 	}
+	h.permits -= permits
 	event.releasePermits(call.number, h.number, permits)
 	c.handle()
 	return h.released(ctx, call)

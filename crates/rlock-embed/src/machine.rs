@@ -247,6 +247,14 @@ impl Machine {
     fn take(&mut self, now: Instant, event: messages::Event<'_>) {
         use messages::Event as Told;
         let event = match event {
+            // The other numbers are the engine's own.
+            Told::Abandon { call: number }
+            | Told::Leave { guard: number }
+            | Told::Untaken { guard: number }
+                if number >= Id::OF_ENGINE =>
+            {
+                return;
+            }
             Told::Abandon { call } => return self.session.abandon(now, Id::of_number(call)),
             Told::Leave { guard } => return self.session.leave(now, Id::of_number(guard)),
             Told::Untaken { guard } => return self.session.untaken(now, Id::of_number(guard)),

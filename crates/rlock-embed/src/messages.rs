@@ -281,7 +281,7 @@ messages! {
             words: Vec<&'a [u8]> = "the words of a command",
             changes: bool = "whether it changes something",
             limit: Option<Duration> = "limit (none: the retry timeout)",
-        } "answered",
+        } "answered, once each server has answered; failed if one of them has not",
         8 Abandon { call: u64 } "nothing: the caller no longer waits or observes",
         9 Metrics(call) {} "answered: grants, waits, losses, late renewals, reconnects",
         10 Opened { connection: u64 },

@@ -219,6 +219,8 @@ impl MultiLock {
     }
 
     async fn ask(&self, queueing: Queueing) -> Result<Option<MultiGuard>, Error> {
+        // Even for one key, so that a list of any length means the same.
+        self.lock.terms.check_for_several()?;
         let claims = Claims::checked(self.lock.owner(), self.keys.to_vec())?;
         let held = self.lock.ask_for(claims, Ask::Exclusive, queueing).await?;
         Ok(held.map(Guard::new))

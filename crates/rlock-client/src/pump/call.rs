@@ -68,15 +68,12 @@ impl Future for Calling<'_> {
         let call = match std::mem::replace(&mut calling.stage, Stage::Over) {
             Stage::New(begun) => {
                 let waker = context.waker().clone();
-                let call = calling.state.with_core(|core| {
+                calling.state.with_core(|core| {
                     let call = core.next_id();
                     core.callers.insert(call, Caller::Waits(waker));
                     core.session.call(now(), call, begun);
                     call
-                });
-                // An outcome that is there already has woken this task.
-                calling.stage = Stage::Begun(call);
-                return Poll::Pending;
+                })
             }
             Stage::Begun(call) => call,
             Stage::Over => return Poll::Pending,

@@ -147,3 +147,37 @@ async fn a_newer_grant_of_the_same_owner_is_not_renewed() {
     let left: u64 = admin.run("PTTL a").await;
     assert!(left > 30_000, "{left}");
 }
+
+#[tokio::test]
+async fn a_grant_that_comes_after_the_wait_counts_as_for_one_key() {
+    let server = Server::start().await;
+    let proxy = Proxy::to(server.port()).await;
+    let client = Client::connect(&proxy.url()).await.unwrap();
+    proxy.set(Weather::Slow(Duration::from_millis(20)));
+    let wait = Duration::from_millis(5);
+    let one = client.mutex("k").lock_timeout(wait).await.unwrap();
+    let both = client
+        .multi(["{t}a", "{t}b"])
+        .lock_timeout(wait)
+        .await
+        .unwrap();
+    assert_eq!((one.is_some(), both.is_some()), (true, true));
+}
+
+#[tokio::test]
+async fn one_of_several_keys_cannot_be_bound_either() {
+    let server = Server::start().await;
+    let client = server.client().await;
+    let bound = Terms::new().bound(Duration::from_secs(1)).unwrap();
+    let refused = client.multi(["k"]).with(bound).lock().await;
+    assert!(
+        matches!(
+            refused,
+            Err(Error::OutOfRange {
+                argument: "bound",
+                ..
+            })
+        ),
+        "{refused:?}"
+    );
+}

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use rlock_client::{Client, Error, Loss, Terms};
 use rlock_testkit::asynchronous::{PATIENCE, Server, eventually};
+use rlock_testkit::proxy::{Proxy, Weather};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -131,4 +132,26 @@ async fn a_lack_of_rights_names_the_key_and_the_rule() {
     let text = denied(client.mutex("other:7").lock().await.err());
     let rule = "the 'rlock.acquire' command; the user's ACL needs +rlock.acquire";
     assert!(text.contains(rule), "{text}");
+}
+
+/// A release that nobody waits for is no call, and keeps its place among calls.
+#[tokio::test]
+async fn what_was_begun_in_an_outage_is_sent_in_its_order() {
+    let server = Server::start().await;
+    let proxy = Proxy::to(server.port()).await;
+    let client = Client::connect(&proxy.url()).await.unwrap();
+    let mutex = client.mutex("k");
+    let guard = mutex.lock().await.unwrap();
+    proxy.set(Weather::Swallow);
+    drop(guard);
+    let tries = tokio::spawn({
+        let mutex = mutex.clone();
+        async move { mutex.try_lock().await }
+    });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    proxy.set(Weather::Fair);
+    // It makes the broken connection known.
+    let other = client.mutex("other").lock().await.unwrap();
+    assert!(tries.await.unwrap().unwrap().is_some());
+    drop(other);
 }

@@ -139,16 +139,18 @@ impl Hold {
         }
     }
 
-    /// Takes the permits that no guard needs, and how many stay; none if there are
-    /// none, or if all of them must stay for a while.
-    pub(super) fn take_spare(&mut self, now: Instant) -> Option<(u64, u64)> {
+    /// The permits that no guard needs, and how many stay; none if there are none, or
+    /// if all of them must stay for a while.
+    pub(super) fn spare(&self, now: Instant) -> Option<(u64, u64)> {
         let spare = self.permits.saturating_sub(self.used);
         let is_limited = matches!(self.ask, Ask::Permits { .. });
-        if spare == 0 || !is_limited || self.kept_for(now).is_some() {
-            return None;
-        }
+        let is_free = spare > 0 && is_limited && self.kept_for(now).is_none();
+        is_free.then_some((spare, self.used))
+    }
+
+    /// The permits that no guard needs are being released.
+    pub(super) fn release_spare(&mut self) {
         self.permits = self.used;
-        Some((spare, self.used))
     }
 
     /// Downgrades one guard to shared mode. True if no guard needs exclusive
@@ -612,7 +614,7 @@ impl Engine {
 
     /// Ends all holds on purpose, released or not.
     pub(super) fn end_all(&mut self, now: Instant) {
-        let holds: Vec<_> = in_order(self.holds.keys().map(|id| (*id, ()))).collect();
+        let holds: Vec<_> = in_order(self.holds.keys().map(|id| (*id, ())), |id, ()| id).collect();
         for (hold, ()) in holds {
             self.end_hold(now, hold);
         }

@@ -142,13 +142,14 @@ impl Engine {
         let is_waiting =
             |work: &Work| work.progress.is_awaited && matches!(work.task, Task::Call(_));
         let waiting = self.works.iter().filter(|(_, work)| is_waiting(work));
-        let waiting: Vec<_> = in_order(waiting.map(|(call, _)| (*call, ()))).collect();
-        for (call, ()) in waiting {
+        let waiting = waiting.map(|(call, work)| (*call, work.progress.order));
+        let waiting: Vec<_> = in_order(waiting, |_, order| *order).collect();
+        for (call, _) in waiting {
             self.resolve(call, Outcome::Failed(Error::Closed));
             self.abandon(now, call);
         }
         let held = self.holds.iter().filter(|(_, hold)| hold.guards > 0);
-        let held: Vec<_> = in_order(held.map(|(id, hold)| (*id, hold.ask))).collect();
+        let held: Vec<_> = in_order(held.map(|(id, hold)| (*id, hold.ask)), |id, _| id).collect();
         for (id, ask) in held {
             if let Some(hold) = self.holds.get_mut(&id) {
                 hold.guards = 1;

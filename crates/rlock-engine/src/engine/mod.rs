@@ -433,7 +433,7 @@ impl Engine {
             self.end_all(now);
         }
         let works = std::mem::take(&mut self.works);
-        for (call, work) in in_order(works) {
+        for (call, work) in in_order(works, |_, work| work.progress.order) {
             if work.progress.is_awaited {
                 self.resolve(call, Outcome::Failed(Error::Closed));
             }
@@ -485,10 +485,13 @@ impl Engine {
     }
 }
 
-/// The entries of a table, oldest first.
-fn in_order<T>(table: impl IntoIterator<Item = (Id, T)>) -> impl Iterator<Item = (Id, T)> {
+/// The entries of a table, those with the smallest `order` first.
+fn in_order<T>(
+    table: impl IntoIterator<Item = (Id, T)>,
+    order: impl Fn(Id, &T) -> Id,
+) -> impl Iterator<Item = (Id, T)> {
     let mut rows: Vec<_> = table.into_iter().collect();
-    rows.sort_unstable_by_key(|(id, _)| *id);
+    rows.sort_unstable_by_key(|(id, row)| order(*id, row));
     rows.into_iter()
 }
 

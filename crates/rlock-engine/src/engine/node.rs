@@ -227,14 +227,16 @@ impl Engine {
     pub(super) fn holds_at(&self, node: Node) -> impl Iterator<Item = (Id, &Hold)> {
         let ids = self.nodes.get(&node).map(|state| &state.renewals.holds);
         let ids = ids.into_iter().flatten();
-        in_order(ids.filter_map(|id| Some((*id, &**self.holds.get(id)?))))
+        let holds = ids.filter_map(|id| Some((*id, &**self.holds.get(id)?)));
+        in_order(holds, |id, _| id)
     }
 
     /// The work at a server, oldest first.
     pub(super) fn works_at(&self, node: Node) -> impl Iterator<Item = (Id, &Work)> {
         let ids = self.nodes.get(&node).map(|state| &state.works);
         let ids = ids.into_iter().flatten();
-        in_order(ids.filter_map(|id| Some((*id, &**self.works.get(id)?))))
+        let works = ids.filter_map(|id| Some((*id, &**self.works.get(id)?)));
+        in_order(works, |_, work| work.progress.order)
     }
 
     /// After their grace, the server ends the holds that were bound to the

@@ -28,8 +28,8 @@ pub(super) struct PartRelease {
 
 impl PartRelease {
     /// The release of all permits that no guard needs; none if there are none.
-    pub(super) fn of(now: Instant, hold: &mut Hold) -> Option<Self> {
-        let (permits, rest) = hold.take_spare(now)?;
+    pub(super) fn of(now: Instant, hold: &Hold) -> Option<Self> {
+        let (permits, rest) = hold.spare(now)?;
         Some(Self {
             hold: hold.proof.hold,
             permits,
@@ -40,7 +40,7 @@ impl PartRelease {
 
     pub(super) fn on(&mut self, at: &mut Context<'_>, input: Input) -> Next {
         match input {
-            Input::Turn => Next::Ask,
+            Input::Turn => self.begin(at),
             Input::Connected(_) => self.request(at),
             Input::Reply(sent, result) if self.is_unknown => self.counted(at, sent, result),
             Input::Reply(sent, result) => self.released(at, sent, result),
@@ -53,6 +53,21 @@ impl PartRelease {
             Input::Abandoned => self.continue_in_background(at),
             Input::Notified(_) => Next::Stay,
         }
+    }
+
+    /// Other guards may have entered the hold or left it since. Nobody enters it
+    /// during this turn.
+    fn begin(&mut self, at: &mut Context<'_>) -> Next {
+        let hold = at.engine.holds.get_mut(&self.hold);
+        let Some((hold, spare)) = hold.and_then(|hold| {
+            let spare = hold.spare(at.now)?;
+            Some((hold, spare))
+        }) else {
+            return Next::End(Outcome::Done);
+        };
+        hold.release_spare();
+        (self.permits, self.rest) = spare;
+        Next::Ask
     }
 
     fn request(&self, at: &mut Context<'_>) -> Next {
@@ -101,20 +116,24 @@ impl PartRelease {
         );
         if !is_certain {
             let error = at.work.unavailable(at.now);
-            return Next::End(Outcome::Failed(error));
+            return self.fails(at, error);
         }
         (self.permits, self.is_unknown) = (permits - self.rest, false);
         Next::Ask
     }
 
     fn failed(&self, at: &mut Context<'_>, sent: Sent, fault: Fault) -> Next {
-        at.try_again(sent, fault).unwrap_or_else(|error| {
-            if let (Some(hold), false) = (at.engine.holds.get(&self.hold), at.work.is_awaited) {
-                let (claims, lease_end) = (hold.proof.claims.clone(), hold.lease_end());
-                at.engine.not_released(at.now, &claims, &error, lease_end);
-            }
-            Next::End(Outcome::Failed(error))
-        })
+        let next = at.try_again(sent, fault);
+        next.unwrap_or_else(|error| self.fails(at, error))
+    }
+
+    /// The permits stay taken until the hold ends.
+    fn fails(&self, at: &mut Context<'_>, error: Error) -> Next {
+        if let (Some(hold), false) = (at.engine.holds.get(&self.hold), at.work.is_awaited) {
+            let (claims, lease_end) = (hold.proof.claims.clone(), hold.lease_end());
+            at.engine.not_released(at.now, &claims, &error, lease_end);
+        }
+        Next::End(Outcome::Failed(error))
     }
 
     /// The server has no such hold.

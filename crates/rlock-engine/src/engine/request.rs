@@ -10,7 +10,7 @@
 //! | `Renew` | for replicas, or to the target of a moving slot | shortens the lease of a later hold, or binds it | the owner's next request waits until this one is answered ([`Event::SentSeparately`](crate::engine::Event::SentSeparately)); if it never is, the server is asked to close that connection first ([`Fault::Stray`](crate::error::Fault::Stray)), or clean-up is repeated ([`Event::PredecessorStays`](crate::engine::Event::PredecessorStays)) |
 //! | `Release` with a fence | the same | none: it names its hold | |
 //! | `Release` and `ReleaseEach` without a fence, `CleanUp`, `Downgrade` | to the target of a moving slot | ends or shares a later hold | as for `Renew` |
-//! | `ReleasePermits` | any | releases permits twice, if it was repeated | it is repeated only after `CountPermits` has shown that it was not carried out, and cannot be any more (`part_release.rs`) |
+//! | `ReleasePermits` | main only | releases permits twice, if it was repeated | it is repeated only after `CountPermits` has shown that it was not carried out, and cannot be any more (`part_release.rs`) |
 //! | `Acquire`, `Cancel` | main only | | as for any |
 //! | a question that changes something (`FORCE`) | main | ends a later hold | nothing: it is not repeated, and its caller learns that it may have been carried out |
 //!
@@ -161,18 +161,20 @@ impl Request {
     }
 
     /// Whether it is for an existing hold, which moves with its key between
-    /// servers, and ties nothing to its connection: no later messages and no
-    /// bound hold.
+    /// servers, and ties nothing to its connection: no later messages, no bound
+    /// hold, and no repetition that depends on how the connection ended.
     pub fn is_of_a_hold(&self) -> bool {
         match self {
             Self::Renew { notify, terms, .. } => !notify && terms.bound.is_none(),
             Self::Release { .. }
             | Self::ReleaseEach { .. }
-            | Self::ReleasePermits { .. }
-            | Self::CountPermits { .. }
             | Self::Downgrade { .. }
             | Self::CleanUp { .. } => true,
-            Self::Acquire { .. } | Self::Cancel { .. } | Self::Ping => false,
+            Self::Acquire { .. }
+            | Self::ReleasePermits { .. }
+            | Self::CountPermits { .. }
+            | Self::Cancel { .. }
+            | Self::Ping => false,
         }
     }
 }

@@ -50,6 +50,8 @@ pub(super) enum Task {
 pub(super) struct Progress {
     /// Its number, and the number of the caller's call if there is one.
     pub(super) id: Id,
+    /// Smaller for a work that has begun earlier.
+    pub(super) order: Id,
     pub(super) claims: Claims,
     /// The server at which it runs.
     pub(super) node: Node,
@@ -143,6 +145,7 @@ impl Work {
     ) -> Self {
         let progress = Progress {
             id,
+            order: id,
             claims,
             node: Node::default(),
             stage: Stage::Turn,
@@ -285,7 +288,9 @@ impl Engine {
     /// Starts a work as soon as all earlier work of its owner at any of its keys
     /// is done.
     pub(super) fn start(&mut self, now: Instant, mut work: Work) {
+        let order = self.next_id();
         let progress = &mut work.progress;
+        progress.order = order;
         progress.node = self.routes.node(progress.claims.slot());
         for name in progress.claims.names() {
             let claim = self.claims.entry(name.clone()).or_default();
@@ -473,7 +478,9 @@ impl Engine {
 
     /// The caller no longer waits for the outcome.
     pub(super) fn abandon(&mut self, now: Instant, id: Id) {
-        if let Some(work) = self.works.get_mut(&id) {
+        if let Some(work) = self.works.get_mut(&id)
+            && work.progress.is_awaited
+        {
             work.progress.is_awaited = false;
             self.advance_with(now, id, Input::Abandoned);
         }

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use crate::engine::Id;
 use crate::engine::instant::Instant;
 use crate::engine::node::slot_of;
 use crate::engine::terms::Queueing;
@@ -24,6 +25,10 @@ pub(super) struct Locking {
     is_one_request: Option<bool>,
     grants: Vec<Grant>,
     attempts: u32,
+    /// The request or the question in progress.
+    pub(super) part: Option<Id>,
+    /// When it goes on after a pause.
+    pub(super) paused: Option<Instant>,
 }
 
 /// What to do next.
@@ -54,6 +59,8 @@ impl Locking {
             lock,
             grants: Vec::new(),
             attempts: 0,
+            part: None,
+            paused: None,
         })
     }
 
@@ -68,6 +75,13 @@ impl Locking {
     /// The next step. `is_cluster` is whether the server is in a cluster, once
     /// that is known.
     pub(super) fn next(&mut self, now: Instant, is_cluster: Option<bool>) -> Next {
+        let is_all = match self.is_one_request {
+            Some(true) => !self.grants.is_empty(),
+            _ => self.grants.len() == self.lock.claims.count(),
+        };
+        if is_all {
+            return self.end(now);
+        }
         let queueing = match self.deadline.map(|deadline| deadline - now) {
             None => self.lock.queueing,
             Some(Duration::ZERO) => return Next::Refused,
@@ -78,19 +92,12 @@ impl Locking {
             return Next::AskWhetherCluster(queueing);
         };
         self.is_one_request = Some(is_one_request);
-        let claims = match (is_one_request, self.grants.len()) {
-            (true, 0) => Some(self.lock.claims.clone()),
-            (true, _) => None,
-            (false, taken) => self.lock.claims.of_one(taken),
-        };
-        match claims {
-            Some(claims) => Next::Ask(Lock {
-                claims,
-                queueing,
-                ..self.lock.clone()
-            }),
-            None => self.end(now),
+        let mut lock = self.lock.clone();
+        lock.queueing = queueing;
+        if !is_one_request {
+            lock.claims = lock.claims.of_one(self.grants.len()).unwrap_or(lock.claims);
         }
+        Next::Ask(lock)
     }
 
     /// Everything is granted, unless the first grants were lost meanwhile.

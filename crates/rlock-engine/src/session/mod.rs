@@ -228,9 +228,9 @@ enum Progress {
     Upgrade {
         guard: Id,
     },
-    /// Several answers become one: how many are left, and the first error.
+    /// Several answers become one: those that are left, and the first error.
     Parts {
-        left: usize,
+        left: BTreeSet<Id>,
         error: Option<Error>,
     },
     /// The servers that were asked, by part, with their answers, and how many are
@@ -360,8 +360,17 @@ impl Session {
         self.now = now;
         if matches!(event, Event::Closed) {
             self.end_flushes();
+            self.end_pauses();
         }
         self.endpoint.handle(now, event);
+    }
+
+    /// The endpoint knows nothing of these calls. They hold nothing now.
+    fn end_pauses(&mut self) {
+        for (_, call) in std::mem::take(&mut self.pauses) {
+            self.calls.remove(&call);
+            self.fail(call, Error::Closed);
+        }
     }
 
     /// Nothing more is cleaned up.
@@ -451,11 +460,14 @@ impl Session {
                 self.endpoint.handle(now, Event::Unobserve { observer });
             }
             Some(Progress::Several(locking)) => {
-                self.pauses.retain(|(_, paused)| *paused != call);
-                self.abandon_parts(call);
+                if let Some(paused) = locking.paused {
+                    self.pauses.remove(&(paused, call));
+                }
+                self.abandon_parts(locking.part);
                 self.give_back(locking.into_grants());
             }
-            Some(Progress::Parts { .. } | Progress::Each { .. }) => self.abandon_parts(call),
+            Some(Progress::Parts { left, .. }) => self.abandon_parts(left),
+            Some(Progress::Each { asked, .. }) => self.abandon_parts(asked.into_keys()),
             _ => self.tell(engine::Event::Abandon { call }),
         }
     }
@@ -564,11 +576,7 @@ impl Session {
     /// guards are released.
     pub fn leave_all(&mut self, now: Instant) {
         self.now = now;
-        // The endpoint knows nothing of these calls. They hold nothing now.
-        for (_, call) in std::mem::take(&mut self.pauses) {
-            self.calls.remove(&call);
-            self.fail(call, Error::Closed);
-        }
+        self.end_pauses();
         self.tell(engine::Event::LeaveAll);
     }
 
@@ -591,13 +599,11 @@ impl Session {
         part
     }
 
-    fn abandon_parts(&mut self, call: Id) {
-        let parts = self.parts.iter().filter(|it| *it.1 == call);
-        let mut parts: Vec<Id> = parts.map(|it| *it.0).collect();
-        parts.sort_unstable();
-        for part in parts {
-            self.parts.remove(&part);
-            self.tell(engine::Event::Abandon { call: part });
+    fn abandon_parts(&mut self, parts: impl IntoIterator<Item = Id>) {
+        for call in parts {
+            if self.parts.remove(&call).is_some() {
+                self.tell(engine::Event::Abandon { call });
+            }
         }
     }
 
@@ -654,10 +660,12 @@ impl Session {
                 // Every user may send `HELLO`.
                 let hello = (requests::hello(), false);
                 self.question(part, To::Node(Node::default()), hello, limit);
+                self.set_step(call, Some(part), None);
             }
             Next::Ask(lock) => {
                 let part = self.part(call);
                 self.ask(part, lock);
+                self.set_step(call, Some(part), None);
             }
             Next::Granted(guard) => {
                 self.calls.remove(&call);
@@ -671,8 +679,16 @@ impl Session {
                     .wrapping_add(1);
                 let due = self.now + pause(attempts, self.random >> 33);
                 self.pauses.insert((due, call));
+                self.set_step(call, None, Some(due));
             }
             Next::Refused => self.end_locking(call, Outcome::Refused),
+        }
+    }
+
+    /// What a call for several keys waits for.
+    fn set_step(&mut self, call: Id, part: Option<Id>, paused: Option<Instant>) {
+        if let Some(Progress::Several(locking)) = self.calls.get_mut(&call) {
+            (locking.part, locking.paused) = (part, paused);
         }
     }
 
@@ -783,13 +799,14 @@ impl Session {
         of: impl IntoIterator<Item = T>,
         event: impl Fn(Id, T) -> engine::Event,
     ) {
-        let (left, error) = (count, None);
-        if count > 1 {
-            self.calls.insert(call, Progress::Parts { left, error });
-        }
+        let (mut left, error) = (BTreeSet::new(), None);
         for one in of {
             let part = if count > 1 { self.part(call) } else { call };
+            left.insert(part);
             self.tell(event(part, one));
+        }
+        if count > 1 {
+            self.calls.insert(call, Progress::Parts { left, error });
         }
     }
 
@@ -964,8 +981,8 @@ impl Session {
                 if let Outcome::Failed(failed) = outcome {
                     error.get_or_insert(failed);
                 }
-                *left -= 1;
-                if *left == 0 {
+                left.remove(&part);
+                if left.is_empty() {
                     let outcome = error.take().map_or(Outcome::Done, Outcome::Failed);
                     self.calls.remove(&call);
                     self.resolve(call, outcome);

@@ -197,3 +197,18 @@ fn guards_that_end_after_the_close_of_the_client_wait_for_its_release() {
     it.receives(1, ":0\r\n");
     assert_eq!(it.actions(), ["call 3: done"]);
 }
+
+/// The guard that enters needs the permits that would have been released.
+#[test]
+fn permits_that_an_earlier_call_has_entered_are_not_released() {
+    let mut it = Played::connected();
+    it.asks_mode("k", permits(5));
+    it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+    it.splits();
+    it.actions();
+    it.asks_mode("k", permits(4));
+    it.drops_mode(permits(3));
+    it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+    let did = it.actions();
+    assert!(!did.iter().any(|it| it.contains("RELEASE")), "{did:?}");
+}
