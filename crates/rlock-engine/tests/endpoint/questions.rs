@@ -75,11 +75,15 @@ fn a_change_that_may_have_been_made_is_not_repeated() {
 
 #[test]
 fn a_start_of_a_closing_client_is_answered_once() {
-    let mut it = Played::connected();
-    it.leaves_all();
-    it.start();
-    it.handle(Event::Closed);
-    let did = it.did();
-    let answers = did.iter().filter(|line| line.starts_with("call 2"));
-    assert_eq!(answers.count(), 1, "{did:?}");
+    for is_leaving in [true, false] {
+        let mut it = Played::connected();
+        if is_leaving {
+            it.leaves_all();
+        }
+        it.start();
+        it.handle(Event::Closed);
+        let did = it.did();
+        let answers = did.iter().filter(|line| line.starts_with("call 2"));
+        assert_eq!(answers.count(), 1, "{did:?}");
+    }
 }
