@@ -24,7 +24,7 @@ use twin::Wasm;
 use world::{Kind, Seen, World};
 
 /// Seeds that failed at some time.
-const FAILED: [u64; 1] = [590_020_282_293];
+const FAILED: [u64; 2] = [590_020_282_293, 147_076_954_588];
 /// How long new seeds are tried, for the machine alone and for its WebAssembly.
 const TIME: Duration = Duration::from_secs(15);
 

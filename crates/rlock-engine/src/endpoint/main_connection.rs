@@ -506,6 +506,9 @@ impl Endpoint {
         if self.settings.is_probe {
             return self.start_ends(Ok(()));
         }
+        if self.engine.is_leaving() {
+            return self.start_ends(Err(Error::Closed));
+        }
         let call = start.call;
         let mut help = crate::wire::resp::Command::new("RLOCK.HELP");
         help.arg("?");
