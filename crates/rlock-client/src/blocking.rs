@@ -23,13 +23,13 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
+#[cfg(feature = "quorum")]
+use rlock_engine::session::quorum::read;
 use tokio::runtime::Handle;
 
 #[cfg(feature = "quorum")]
 use crate::QuorumBuilder;
 use crate::client_builder::on_thread;
-#[cfg(feature = "quorum")]
-use crate::quorum::read;
 use crate::{
     Answer, Change, ClientBuilder, Contended, Counters, Elected, Error, Exclusive, Info, Kind,
     Leader, Loss, Metrics, Owner, Permit, Servers, Several, Shared, Terms, Write,

@@ -44,11 +44,6 @@ pub struct Client {
 }
 
 impl Client {
-    pub(crate) fn new(inner: Inner) -> Self {
-        let inner = Arc::new(inner);
-        Self { inner }
-    }
-
     /// Connects to `servers`, a URL or a [`Servers`]: one server, the master that
     /// Sentinels name, or a cluster.
     ///

@@ -3,19 +3,22 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rlock_engine::endpoint::{Check, Limits, Settings};
+use rlock_engine::endpoint::{Limits, Settings};
 use rlock_engine::error::Error;
 use rlock_engine::servers::Servers;
-use rlock_engine::session::Call;
+#[cfg(feature = "quorum")]
+use rlock_engine::session::quorum::Quorum;
+use rlock_engine::session::{Call, Session};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::client::Client;
 use crate::pump::dial::TlsConfig;
+use crate::pump::machine::Machine;
 #[cfg(feature = "tls-rustls")]
 use crate::pump::tls::Certificates;
-use crate::pump::{Inner, State, call};
+use crate::pump::{Inner, State, call, of_library};
 
 /// Settings of a [`Client`], from [`Client::builder`].
 ///
@@ -161,54 +164,54 @@ impl ClientBuilder {
     }
 
     pub(crate) async fn start(self, servers: Servers) -> Started<Client> {
-        let (client, task) = self.client(servers, None, false)?;
+        let (client, task) = self.client(servers, false)?;
         call::done(call::call(&client.inner.state, Call::Connect).await)?;
         Ok((client, vec![task]))
     }
 
     /// Connects to ask what is not about locks.
     pub(crate) async fn probe(self, servers: Servers) -> Result<Client, Error> {
-        let (client, _) = self.client(servers, None, true)?;
+        let (client, _) = self.client(servers, true)?;
         call::done(call::call(&client.inner.state, Call::Connect).await)?;
         Ok(client)
     }
 
-    /// Begins to connect to a server that has to be fit for something, and does
-    /// not wait for that.
-    #[cfg(feature = "quorum")]
-    pub(crate) fn begin(
-        self,
-        servers: Servers,
-        check: Check,
-    ) -> Result<(Client, JoinHandle<()>), Error> {
-        let (client, task) = self.client(servers, Some(check), false)?;
-        client
-            .inner
-            .state
-            .handle(rlock_engine::endpoint::Event::Begin);
-        Ok((client, task))
-    }
-
-    fn client(
-        self,
-        servers: Servers,
-        check: Option<Check>,
-        is_probe: bool,
-    ) -> Result<(Client, JoinHandle<()>), Error> {
+    fn client(self, servers: Servers, is_probe: bool) -> Result<(Client, JoinHandle<()>), Error> {
         let tls = self.tls(&servers);
-        let settings = Settings {
-            limits: self.limits,
-            name: self.name,
-            check,
-            is_probe,
-            ..Settings::default()
-        };
+        let settings = self.settings(is_probe);
         settings.check()?;
         servers.check()?;
-        let state = State::new(servers, tls?, settings);
-        let state = Arc::new(state);
-        let task = tokio::spawn(Arc::clone(&state).drive());
-        Ok((Client::new(Inner { state }), task))
+        let session = Session::new(servers, of_library(settings.clone()));
+        let machine = Machine::Session(Box::new(session));
+        let (inner, task) = begin(machine, tls?, &settings);
+        Ok((Client { inner }, task))
+    }
+
+    /// What is shared by the locks of these members.
+    #[cfg(feature = "quorum")]
+    pub(crate) fn quorum(
+        self,
+        members: Vec<Servers>,
+        any_grace: bool,
+    ) -> Result<(Arc<Inner>, JoinHandle<()>), Error> {
+        let (settings, mut tls) = (self.settings(false), TlsConfig::default());
+        for servers in &members {
+            tls = self.tls(servers)?;
+            settings.check()?;
+            servers.check()?;
+        }
+        let each = |servers| (servers, of_library(settings.clone()));
+        let quorum = Quorum::new(members.into_iter().map(each).collect(), any_grace)?;
+        Ok(begin(Machine::Quorum(Box::new(quorum)), tls, &settings))
+    }
+
+    fn settings(&self, is_probe: bool) -> Settings {
+        Settings {
+            limits: self.limits,
+            name: self.name.clone(),
+            is_probe,
+            ..Settings::default()
+        }
     }
 
     /// Certificates are of no use without TLS.
@@ -232,6 +235,13 @@ impl ClientBuilder {
     fn tls(&self, _: &Servers) -> Result<TlsConfig, Error> {
         Ok(TlsConfig)
     }
+}
+
+/// A machine with its background task.
+fn begin(machine: Machine, tls: TlsConfig, settings: &Settings) -> (Arc<Inner>, JoinHandle<()>) {
+    let state = Arc::new(State::new(machine, tls, settings));
+    let task = tokio::spawn(Arc::clone(&state).drive());
+    (Arc::new(Inner { state }), task)
 }
 
 /// What has connected, and the tasks that work for it.

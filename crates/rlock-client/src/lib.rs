@@ -179,11 +179,11 @@
 //! Each of these uses only those below it:
 //!
 //! - `blocking`: the same for code without async;
-//! - `quorum`: locks of several servers, each with a client;
-//! - `client`, `locks`: what users see;
+//! - `quorum`: what users see of a lock on several servers;
+//! - `client`, `locks`: the same for all other locks;
 //! - `probe`: what is asked of servers and is not about locks;
-//! - `pump`: bytes between sockets and the endpoint of `rlock-engine`, the time,
-//!   and who waits for what.
+//! - `pump`: bytes between sockets and `rlock-engine`, the time, and who waits
+//!   for what.
 //!
 //! All decisions are in the crate `rlock-engine`: one state machine without I/O
 //! and without a clock.

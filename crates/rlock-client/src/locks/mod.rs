@@ -15,6 +15,8 @@ use rlock_engine::engine::instant::Instant;
 use rlock_engine::engine::proof::Proof;
 use rlock_engine::engine::terms::{Ask, Queueing, Terms, Value};
 use rlock_engine::error::Error;
+#[cfg(feature = "quorum")]
+use rlock_engine::session::quorum::Quorum;
 use rlock_engine::session::{self, Call, Outcome};
 use rlock_engine::wire::inspect::{self, Info};
 use rlock_engine::wire::resp::Command;
@@ -216,7 +218,7 @@ impl Granted {
         let (guard, part) = (self.guard, other.guard);
         let state = &self.inner.state;
         let is_same = Arc::ptr_eq(&self.proof, &other.proof);
-        other.is_open = !(is_same && state.change(|it, now| it.merge(now, guard, part)));
+        other.is_open = !(is_same && state.merge(guard, part));
         match other.is_open {
             true => Err(other),
             false => Ok(()),
@@ -245,21 +247,17 @@ impl Granted {
         async move { done(call(&inner.state, change).await) }
     }
 
-    /// Has it last for at least `lease` from now.
-    pub(crate) fn extending(
-        &self,
-        lease: Duration,
-    ) -> impl Future<Output = Result<(), Error>> + Send + use<> {
-        let guard = self.guard;
-        self.change(Call::Extend { guard, lease })
-    }
-
-    /// Has its end leave the lock taken until then.
+    /// Asks or tells the quorum that has granted it.
     #[cfg(feature = "quorum")]
-    pub(crate) fn keep_until(&self, until: Instant) {
-        let guard = self.guard;
+    pub(crate) fn in_quorum<T: Default>(
+        &self,
+        ask: impl FnOnce(&mut Quorum, Id, Instant) -> T,
+    ) -> T {
         let state = &self.inner.state;
-        state.change(|session, now| session.keep_until(now, guard, until));
+        state.change(|machine, now| {
+            let quorum = machine.as_quorum();
+            quorum.map_or_else(T::default, |quorum| ask(quorum, self.guard, now))
+        })
     }
 }
 
@@ -269,13 +267,14 @@ impl Grants for Granted {
     }
 
     fn extend(&self, lease: Duration) -> impl Future<Output = Result<(), Error>> + Send {
-        self.extending(lease)
+        let guard = self.guard;
+        self.change(Call::Extend { guard, lease })
     }
 
     fn keep(&self, least: Duration) -> Result<(), Error> {
         let guard = self.guard;
         let state = &self.inner.state;
-        state.change(|session, now| session.keep(now, guard, least))
+        state.change(|machine, now| machine.keep(now, guard, least))
     }
 
     async fn release(mut self) -> Result<(), Error> {
@@ -291,7 +290,7 @@ impl Drop for Granted {
         if self.is_open {
             let guard = self.guard;
             let state = &self.inner.state;
-            state.change(|session, now| session.leave(now, guard));
+            state.change(|machine, now| machine.leave(now, guard));
         }
     }
 }
@@ -312,7 +311,7 @@ impl Grants for All {
     }
 
     fn extend(&self, lease: Duration) -> impl Future<Output = Result<(), Error>> + Send {
-        self.granted.extending(lease)
+        self.granted.extend(lease)
     }
 
     fn keep(&self, least: Duration) -> Result<(), Error> {

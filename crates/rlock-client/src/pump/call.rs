@@ -71,7 +71,7 @@ impl Future for Calling<'_> {
                 calling.state.with_core(|core| {
                     let call = core.next_id();
                     core.callers.insert(call, Caller::Waits(waker));
-                    core.session.call(now(), call, begun);
+                    core.machine.call(now(), call, begun);
                     call
                 })
             }
@@ -113,10 +113,10 @@ impl Drop for Calling<'_> {
             match &caller {
                 // It was granted at the same moment.
                 Some(Caller::Untaken(Outcome::Granted { guard, .. })) => {
-                    core.session.untaken(now(), *guard);
+                    core.machine.untaken(now(), *guard);
                 }
                 Some(Caller::Untaken(_)) | None => {}
-                Some(Caller::Waits(_)) => core.session.abandon(now(), call),
+                Some(Caller::Waits(_)) => core.machine.abandon(now(), call),
             }
             caller
         });

@@ -156,7 +156,7 @@ impl State {
     /// output, `waker` is woken once there is.
     fn take_output(&self, id: ConnectionId, output: &mut Vec<u8>, waker: &Waker) {
         self.with_peers(|core| {
-            core.session.take_output(id, output);
+            core.machine.take_output(id, output);
             if output.is_empty()
                 && let Some(peer) = core.peers.get_mut(&id)
             {
@@ -171,7 +171,7 @@ impl State {
                 connection,
                 failure,
             };
-            core.session.handle(now(), ended);
+            core.machine.handle(now(), ended);
             core.peers.remove(&connection)
         });
         drop(peer);

@@ -1,8 +1,8 @@
-//! Carries out the actions of the session: sockets, time and callers.
+//! Carries out the actions of a machine: sockets, time and callers.
 //!
-//! The session makes all decisions. One mutex guards it. Callers, the tasks of
-//! the connections and the background task pass it events, and then carry out its
-//! actions themselves.
+//! The machine, a session or a quorum, makes all decisions. One mutex guards it.
+//! Callers, the tasks of the connections and the background task pass it events,
+//! and then carry out its actions themselves.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,13 +13,10 @@ use std::time::Duration;
 use rlock_engine::endpoint::{Change, ConnectionId, Endpoint, Event, Limits, Note, Settings, To};
 use rlock_engine::engine::claims::{Owner, Table};
 use rlock_engine::engine::instant::Instant;
-#[cfg(feature = "quorum")]
-use rlock_engine::engine::node::Node;
 use rlock_engine::engine::proof::Proof;
 use rlock_engine::engine::{Id, Metrics};
 use rlock_engine::error::{Error, Failure, Loss};
-use rlock_engine::servers::Servers;
-use rlock_engine::session::{Action, Call, Outcome, Session};
+use rlock_engine::session::{Action, Call, Outcome};
 use rlock_engine::wire::resp::{Command, Frame};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
@@ -27,10 +24,12 @@ use tokio::sync::{Notify, watch};
 use crate::pump::call::{ask, call, done};
 use crate::pump::connection::{Peer, serve};
 use crate::pump::dial::TlsConfig;
+use crate::pump::machine::Machine;
 
 pub(crate) mod call;
 mod connection;
 pub(crate) mod dial;
+pub(crate) mod machine;
 #[cfg(feature = "tls-rustls")]
 pub(crate) mod tls;
 
@@ -45,8 +44,6 @@ pub(crate) struct State {
     core: Mutex<Core>,
     /// Wakes the background when the next deadline has changed.
     alarm: Notify,
-    /// Changes whenever a connection opens, ends, or fails to open.
-    changes: watch::Sender<()>,
     /// The runtime for the tasks of the connections.
     runtime: Handle,
     /// Whether the last client, lock and guard has been dropped.
@@ -57,7 +54,7 @@ pub(crate) struct State {
 
 /// The session, and the tasks that wait for its actions.
 struct Core {
-    session: Session,
+    machine: Machine,
     /// The number of the last call.
     last: u64,
     peers: BTreeMap<ConnectionId, Peer>,
@@ -104,30 +101,21 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl State {
-    /// A client that does nothing yet. The caller has [checked](Settings::check)
-    /// its name and its limits in `settings`.
-    pub(crate) fn new(servers: Servers, tls: TlsConfig, settings: Settings) -> Self {
+    /// What does nothing yet, with these settings, which its caller has
+    /// [checked](Settings::check).
+    pub(crate) fn new(machine: Machine, tls: TlsConfig, settings: &Settings) -> Self {
         let uuid = uuid::Uuid::new_v4();
         let id = match &settings.name {
             Some(name) => format!("{name}:{uuid}"),
             None => uuid.to_string(),
         };
-        let limits = settings.limits;
-        let settings = Settings {
-            library: ("rlock-client".into(), env!("CARGO_PKG_VERSION").into()),
-            // It is not a part of any owner, so nobody who knows an owner can
-            // publish on it.
-            channel: uuid::Uuid::new_v4().to_string(),
-            seed: uuid.as_u64_pair().0,
-            ..settings
-        };
         Self {
-            limits,
+            limits: settings.limits,
             tls,
             id,
             owners: AtomicU64::new(0),
             core: Mutex::new(Core {
-                session: Session::new(servers, settings),
+                machine,
                 last: 0,
                 peers: BTreeMap::new(),
                 callers: Table::default(),
@@ -135,7 +123,6 @@ impl State {
                 alarm: None,
             }),
             alarm: Notify::new(),
-            changes: watch::Sender::new(()),
             runtime: Handle::current(),
             is_left: AtomicBool::new(false),
             losses: watch::Sender::new(Loss::Released),
@@ -144,15 +131,15 @@ impl State {
 
     /// Passes an event to the session, and carries out its actions.
     pub(crate) fn handle(self: &Arc<Self>, event: Event<'_>) {
-        self.change(|session, now| session.handle(now, event));
+        self.change(|machine, now| machine.handle(now, event));
     }
 
     /// Changes the session, and carries out its actions.
     pub(crate) fn change<T>(
         self: &Arc<Self>,
-        change: impl FnOnce(&mut Session, Instant) -> T,
+        change: impl FnOnce(&mut Machine, Instant) -> T,
     ) -> T {
-        self.with_core(|core| change(&mut core.session, now()))
+        self.with_core(|core| change(&mut core.machine, now()))
     }
 
     fn with_core<T>(self: &Arc<Self>, work: impl FnOnce(&mut Core) -> T) -> T {
@@ -160,14 +147,14 @@ impl State {
         let (mut first, mut later) = (None, Vec::new());
         let mut core = lock(&self.core);
         let value = work(&mut core);
-        while let Some(action) = core.session.poll_action() {
+        while let Some(action) = core.machine.poll_action() {
             let is_first = first.is_none();
             match self.carry_out(&mut core, action) {
                 next if is_first => first = next,
                 next => later.extend(next),
             }
         }
-        let next = core.session.next_deadline();
+        let next = core.machine.next_deadline();
         let is_earlier = next.is_some_and(|next| core.alarm.is_none_or(|alarm| next < alarm));
         if is_earlier {
             core.alarm = next;
@@ -267,9 +254,6 @@ impl State {
                 tracing::debug!(%failure, "no server reports the slots");
             }
         }
-        if let Note::Connected { .. } | Note::NotConnected { .. } | Note::Lost { .. } = note {
-            self.changes.send_replace(());
-        }
     }
 
     /// Begins to observe the leader at `key`; returns the observer's number.
@@ -277,14 +261,14 @@ impl State {
         self.with_core(|core| {
             let (observer, key) = (core.next_id(), Arc::clone(key));
             core.observers.insert(observer, Untaken::default());
-            core.session.call(now(), observer, Call::Observe { key });
+            core.machine.call(now(), observer, Call::Observe { key });
             observer
         })
     }
 
     pub(crate) fn unobserve(self: &Arc<Self>, observer: Id) {
         let untaken = self.with_core(|core| {
-            core.session.abandon(now(), observer);
+            core.machine.abandon(now(), observer);
             core.observers.remove(&observer)
         });
         drop(untaken);
@@ -317,54 +301,39 @@ impl State {
 
     /// Reads from the endpoint, without a request.
     pub(crate) fn read<T>(&self, read: impl FnOnce(&Endpoint) -> T) -> T {
-        read(lock(&self.core).session.endpoint())
+        read(lock(&self.core).machine.endpoint())
     }
 
     /// The permits that a guard needs.
     pub(crate) fn permits(&self, guard: Id) -> u32 {
-        lock(&self.core).session.permits(guard)
+        let mut core = lock(&self.core);
+        core.machine.as_session().map_or(0, |it| it.permits(guard))
     }
 
     /// Gives `permits` of a guard to a new one; returns its number.
     pub(crate) fn split(self: &Arc<Self>, guard: Id, permits: u32) -> Option<Id> {
         self.with_core(|core| {
             let part = core.next_id();
-            let is_split = core.session.split(now(), guard, part, permits);
+            let session = core.machine.as_session()?;
+            let is_split = session.split(now(), guard, part, permits);
             is_split.then_some(part)
         })
     }
 
-    /// Changes whenever the connection to the one server opens or ends, and at
-    /// every failure to connect.
-    #[cfg(feature = "quorum")]
-    pub(crate) fn changes(&self) -> watch::Receiver<()> {
-        self.changes.subscribe()
+    /// Gives all permits of `part` to `guard`; false if they are of different holds.
+    pub(crate) fn merge(self: &Arc<Self>, guard: Id, part: Id) -> bool {
+        let session =
+            |machine: &mut Machine, now| Some(machine.as_session()?.merge(now, guard, part));
+        self.change(session) == Some(true)
     }
 
     pub(crate) fn metrics(&self) -> Metrics {
         self.read(|endpoint| endpoint.engine().metrics())
     }
 
-    #[cfg(feature = "quorum")]
-    pub(crate) fn is_connected(&self) -> bool {
-        self.read(|endpoint| endpoint.is_connected(Node::default()))
-    }
-
     /// Why a server is not connected, if one is not.
     pub(crate) fn last_failure(&self) -> Option<Failure> {
         self.read(|endpoint| endpoint.failure().cloned())
-    }
-
-    /// When the last request was sent that the one server has answered.
-    #[cfg(feature = "quorum")]
-    pub(crate) fn known_good(&self) -> Instant {
-        self.read(|endpoint| endpoint.engine().known_good(Node::default()))
-    }
-
-    /// Sets the longest silence of a connection that is needed.
-    #[cfg(feature = "quorum")]
-    pub(crate) fn set_quiet(&self, quiet: Duration) {
-        lock(&self.core).session.endpoint_mut().set_quiet(quiet);
     }
 
     /// Waits until the clean-up that is pending now is done; [`Error::Closed`] if
@@ -385,7 +354,7 @@ impl State {
             return Err(Error::Closed);
         }
         let begun = now();
-        self.change(Session::leave_all);
+        self.change(Machine::leave_all);
         let flushed = tokio::time::timeout(timeout, self.flush()).await;
         let source = self.last_failure();
         self.end();
@@ -447,7 +416,7 @@ impl State {
 
     /// Whether no client, lock or guard is left, and the clean-up is done.
     fn is_over(&self, core: &Core) -> bool {
-        self.is_left.load(Ordering::Acquire) && core.session.endpoint().engine().is_clean()
+        self.is_left.load(Ordering::Acquire) && core.machine.is_clean()
     }
 
     /// Passes the time to the endpoint until no client, lock or guard is left and
@@ -460,7 +429,7 @@ impl State {
                 if self.is_over(&core) {
                     return;
                 }
-                core.alarm = core.session.next_deadline();
+                core.alarm = core.machine.next_deadline();
                 core.alarm
             };
             let rings = async {
@@ -511,7 +480,6 @@ struct Closing(Arc<State>);
 impl Drop for Closing {
     fn drop(&mut self) {
         self.0.end();
-        self.0.changes.send_replace(());
     }
 }
 
@@ -568,12 +536,17 @@ pub(crate) fn timer(moment: Instant) -> tokio::time::Instant {
     tokio::time::Instant::now() + (moment - now())
 }
 
-#[cfg(feature = "quorum")]
-/// The pause after an attempt; it grows with each attempt.
-pub(crate) fn pause_after(attempts: &mut u32) -> Duration {
-    let before = *attempts;
-    *attempts = before.saturating_add(1);
-    rlock_engine::engine::pause(before, uuid::Uuid::new_v4().as_u64_pair().0)
+/// The settings of one more client of this library.
+pub(crate) fn of_library(settings: Settings) -> Settings {
+    let uuid = uuid::Uuid::new_v4();
+    Settings {
+        library: ("rlock-client".into(), env!("CARGO_PKG_VERSION").into()),
+        // It is not a part of any owner, so nobody who knows an owner can
+        // publish on it.
+        channel: uuid.to_string(),
+        seed: uuid::Uuid::new_v4().as_u64_pair().0,
+        ..settings
+    }
 }
 
 #[cfg(test)]

@@ -136,6 +136,12 @@ pub struct Proofs {
 }
 
 impl Proofs {
+    #[cfg(feature = "quorum")]
+    pub(super) fn of_one(proof: &Arc<Proof>) -> Self {
+        let (first, rest) = (Arc::clone(proof), Vec::new());
+        Self { first, rest }
+    }
+
     /// The proof of the first key.
     #[must_use]
     pub fn first(&self) -> &Arc<Proof> {

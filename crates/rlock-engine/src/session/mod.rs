@@ -8,7 +8,8 @@
 //!
 //! - here: calls, from their begin to their outcome;
 //! - `locking`: a call for several keys, together or one after the other;
-//! - `guards`: what a call was granted.
+//! - `guards`: what a call was granted;
+//! - `quorum`: the same for several servers that hold a lock by majority.
 //!
 //! As with the endpoint, each input comes with its moment. Then the actions are
 //! carried out in order ([`Session::poll_action`]), and [`Session::handle`] gets
@@ -35,6 +36,8 @@ use crate::wire::{replies, requests};
 
 mod guards;
 mod locking;
+#[cfg(feature = "quorum")]
+pub mod quorum;
 
 pub use guards::Proofs;
 use guards::{Grant, Guard};
@@ -353,6 +356,12 @@ impl Session {
         let is_idle = self.calls.is_empty() && self.parts.is_empty() && self.pauses.is_empty();
         let is_free = self.guards.is_empty() && self.of_holds.is_empty();
         is_idle && is_free && self.endpoint.engine().is_empty()
+    }
+
+    /// Whether nothing is left to clean up.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.endpoint.engine().is_clean()
     }
 
     /// Takes an event of a connection or of time.

@@ -4,8 +4,8 @@
 //!
 //! Built with the tests of `rlock-core`, as fast code: there are millions of states.
 
-#[path = "../../../src/quorum/plan.rs"]
-#[allow(unreachable_pub, reason = "shared with the client")]
+#[path = "../../../../rlock-engine/src/session/quorum/plan.rs"]
+#[allow(unreachable_pub, reason = "shared with the engine")]
 mod plan;
 
 mod world;

@@ -1,34 +1,23 @@
-//! One lock on several independent servers, held by a majority of them.
-//!
-//! - here: what users see;
-//! - `plan`: what one contender does next, without I/O;
-//! - `seats`: carries that out: what is held at each member, and what it is asked;
-//! - `hold`: what is held by a majority, and the task that looks after it;
-//! - `members`: what is known of each server, and whether it may take part.
+//! One lock on several independent servers, held by a majority of them: what
+//! users see. The session of `rlock-engine` decides.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use rlock_engine::engine::claims::{Owner, check_key};
+use rlock_engine::engine::claims::Owner;
 use rlock_engine::engine::proof::Proof;
-use rlock_engine::engine::terms::{Queueing, Terms, lease_ms, whole_ms_or_zero};
+use rlock_engine::engine::terms::{Ask, Queueing, Terms};
 use rlock_engine::error::Error;
 use rlock_engine::servers::Servers;
+use rlock_engine::session::Call;
+use rlock_engine::session::quorum::read;
 
 use crate::client_builder::{ClientBuilder, Started, on_thread};
 use crate::locks::guard::sealed::{self, Grants};
 use crate::locks::guard::{Guard, Kind, OneKey};
-use crate::locks::left;
-
-mod hold;
-mod members;
-mod plan;
-mod seats;
-
-use hold::{Hold, Turn};
-use members::Members;
-use seats::{Wait, acquire};
+use crate::locks::{Granted, Lock, left};
+use crate::pump::call::{call, done};
+use crate::pump::{Inner, now};
 
 /// Independent servers that hold locks together: a majority of them holds a
 /// lock, so it survives the failure of a minority.
@@ -69,7 +58,7 @@ use seats::{Wait, acquire};
 /// ```
 #[derive(Clone, Debug)]
 pub struct Quorum {
-    members: Arc<Members>,
+    inner: Arc<Inner>,
 }
 
 /// Settings of a [`Quorum`], from [`Quorum::builder`].
@@ -135,16 +124,9 @@ impl QuorumBuilder {
     }
 
     pub(crate) async fn start(self, servers: Vec<Servers>) -> Started<Quorum> {
-        if !(3..=9).contains(&servers.len()) || servers.len().is_multiple_of(2) {
-            return Err(Error::OutOfRange {
-                argument: "members",
-                value: format!("{} servers", servers.len()),
-                limit: "3, 5, 7 or 9: an even number survives no more failures than the odd number below".into(),
-            });
-        }
-        let (members, tasks) = Members::connect(servers, &self.members, self.any_grace).await?;
-        let members = Arc::new(members);
-        Ok((Quorum { members }, tasks))
+        let (inner, task) = self.members.quorum(servers, self.any_grace)?;
+        done(call(&inner.state, Call::Connect).await)?;
+        Ok((Quorum { inner }, vec![task]))
     }
 }
 
@@ -185,16 +167,13 @@ impl Quorum {
     /// is sent.
     pub fn mutex(&self, key: impl AsRef<[u8]>) -> QuorumMutex {
         QuorumMutex {
-            members: Arc::clone(&self.members),
-            key: key.as_ref().into(),
-            terms: Terms::default(),
-            owner: None,
+            lock: Lock::new(Arc::clone(&self.inner), key.as_ref().into()),
         }
     }
 
     /// A new owner, to enter a lock more than once.
     pub fn owner(&self) -> Owner {
-        self.members.next_owner()
+        self.inner.next_owner()
     }
 
     /// Waits until the background has nothing left to release or withdraw, at
@@ -209,19 +188,7 @@ impl Quorum {
     ///
     /// Safe: the work goes on.
     pub async fn flush(&self) -> Result<(), Error> {
-        let mut outcome = Ok(());
-        while self.members.unheard.load(Ordering::Acquire) > 0 {
-            tokio::task::yield_now().await;
-        }
-        for member in &self.members.all {
-            if member.is_connected() {
-                tokio::select! {
-                    flushed = member.client.flush() => outcome = outcome.and(flushed),
-                    () = member.gone() => {}
-                }
-            }
-        }
-        outcome
+        self.inner.state.flush().await
     }
 }
 
@@ -242,17 +209,13 @@ impl Quorum {
 #[derive(Clone, Debug)]
 #[must_use = "it does nothing by itself; `with` and `by` give another one, and change none"]
 pub struct QuorumMutex {
-    members: Arc<Members>,
-    key: Arc<[u8]>,
-    terms: Terms,
-    /// The owner; by default a new one each time.
-    owner: Option<Owner>,
+    lock: Lock,
 }
 
 impl QuorumMutex {
     /// The lock's key.
     pub fn key(&self) -> &[u8] {
-        &self.key
+        &self.lock.key
     }
 
     /// The same lock, held on `terms`; see [`Mutex::with`](crate::Mutex::with).
@@ -268,10 +231,8 @@ impl QuorumMutex {
     /// # Ok(()) }
     /// ```
     pub fn with(&self, terms: Terms) -> Self {
-        Self {
-            terms,
-            ..self.clone()
-        }
+        let lock = self.lock.with(terms);
+        Self { lock }
     }
 
     /// The same lock for `owner`, which may already hold it: then the lock is
@@ -292,10 +253,8 @@ impl QuorumMutex {
     /// # Ok(()) }
     /// ```
     pub fn by(&self, owner: &Owner) -> Self {
-        Self {
-            owner: Some(owner.clone()),
-            ..self.clone()
-        }
+        let lock = self.lock.by(owner);
+        Self { lock }
     }
 
     /// Waits for the lock without limit, even while too few members can be
@@ -315,12 +274,7 @@ impl QuorumMutex {
     /// Dropping the future leaves neither a hold nor a place in a queue at any
     /// member: the client withdraws them in the background.
     pub async fn lock(&self) -> Result<QuorumGuard, Error> {
-        loop {
-            // Nobody says no to one who waits without limit.
-            if let Some(guard) = self.ask(Queueing::Unlimited).await? {
-                return Ok(guard);
-            }
-        }
+        self.lock.wait_for(Ask::Exclusive).await.map(Guard::of)
     }
 
     /// Takes the lock if it is free; `None` if somebody holds it.
@@ -376,29 +330,8 @@ impl QuorumMutex {
     }
 
     async fn ask(&self, queueing: Queueing) -> Result<Option<QuorumGuard>, Error> {
-        check_key(&self.key)?;
-        self.members.check_grace(self.terms.lease)?;
-        let wait = Wait::new(queueing, self.members.limits.retry);
-        let owner = self.owner.clone();
-        let owner = owner.unwrap_or_else(|| self.members.next_owner());
-        let turn = Turn::of(&self.members, (owner, Arc::clone(&self.key)));
-        let held = match queueing {
-            Queueing::Try => turn.held.try_lock().ok(),
-            Queueing::AtMost(_) | Queueing::Unlimited => wait.bound(turn.held.lock()).await,
-        };
-        let Some(mut held) = held else {
-            return Ok(None);
-        };
-        if let Some(hold) = held.upgrade()
-            && let Some(guard) = QuorumGuard::again(hold).await
-        {
-            return Ok(Some(guard));
-        }
-        let taken = acquire(&turn, self.terms, wait).await?;
-        Ok(taken.map(|hold| {
-            *held = Arc::downgrade(&hold);
-            QuorumGuard::of(hold)
-        }))
+        let held = self.lock.ask(Ask::Exclusive, queueing).await?;
+        Ok(held.map(Guard::of))
     }
 }
 
@@ -447,26 +380,17 @@ impl sealed::Kind for Majority {
     type Grants = Share;
 }
 
-/// Uses what the members hold until it is released or dropped.
+/// What a majority holds, until it is released or dropped.
 pub struct Share {
-    hold: Arc<Hold>,
-    open: bool,
+    granted: Granted,
+    /// Whether its parts end with their connections.
+    is_bound: bool,
 }
 
 impl Guard<Majority> {
-    /// The first one of a hold.
-    pub(crate) fn of(hold: Arc<Hold>) -> Self {
-        Self::new(Share { hold, open: true })
-    }
-
-    /// Another one, after the lease of the whole was set again; none if the hold
-    /// is over.
-    pub(crate) async fn again(hold: Arc<Hold>) -> Option<Self> {
-        let guard = hold.enter().then(|| Self::of(hold))?;
-        if guard.held.hold.look() {
-            guard.held.hold.renew().await;
-        }
-        guard.held.hold.look().then_some(guard)
+    fn of(granted: Granted) -> Self {
+        let is_bound = granted.in_quorum(|quorum, guard, _| quorum.is_bound(guard));
+        Self::new(Share { granted, is_bound })
     }
 
     /// The members that hold it now. Others may be unreachable, or a request to
@@ -482,91 +406,41 @@ impl Guard<Majority> {
     /// # }
     /// ```
     pub fn members(&self) -> Vec<HoldingMember> {
-        self.held.hold.members()
+        let granted = &self.held.granted;
+        let members = granted.in_quorum(|quorum, guard, now| quorum.holding(now, guard));
+        let members = members.into_iter();
+        let held = members.map(|(address, remaining)| HoldingMember { address, remaining });
+        held.collect()
     }
 }
 
 impl Grants for Share {
     fn first(&self) -> &Arc<Proof> {
-        &self.hold.proof
+        self.granted.first()
     }
 
     fn look(&self) {
-        self.hold.look();
+        let granted = &self.granted;
+        granted.in_quorum(|quorum, guard, now| quorum.look(now, guard));
     }
 
+    /// A comparison with the clock, except where parts can be over before.
     fn check(&self) {
-        self.hold.is_valid();
+        let until = self.first().valid_until();
+        if until.is_some_and(|until| self.is_bound || until <= now()) {
+            self.look();
+        }
     }
 
-    async fn extend(&self, lease: Duration) -> Result<(), Error> {
-        self.hold.extend(lease_ms("lease", lease)?).await
+    fn extend(&self, lease: Duration) -> impl Future<Output = Result<(), Error>> + Send {
+        self.granted.extend(lease)
     }
 
     fn keep(&self, least: Duration) -> Result<(), Error> {
-        let proof = &self.hold.proof;
-        let least = whole_ms_or_zero("least", least);
-        self.hold.keep(match &least {
-            Ok(least) => proof.granted + *least,
-            Err(_) => proof.valid_until().unwrap_or(proof.granted),
-        });
-        least.map(|_| ())
+        self.granted.keep(least)
     }
 
-    async fn release(mut self) -> Result<(), Error> {
-        self.open = false;
-        match self.hold.leave() {
-            true => self.hold.release().await,
-            false => Ok(()),
-        }
+    fn release(self) -> impl Future<Output = Result<(), Error>> + Send {
+        self.granted.release()
     }
-}
-
-impl Drop for Share {
-    fn drop(&mut self) {
-        if self.open && self.hold.leave() {
-            drop(self.hold.end());
-        }
-    }
-}
-
-/// What errors call the addresses of the members.
-const MEMBERS: [&str; 9] = [
-    "members[0]",
-    "members[1]",
-    "members[2]",
-    "members[3]",
-    "members[4]",
-    "members[5]",
-    "members[6]",
-    "members[7]",
-    "members[8]",
-];
-
-/// Reads the addresses of the members.
-pub(crate) fn read<S>(servers: impl IntoIterator<Item = S>) -> Result<Vec<Servers>, Error>
-where
-    S: TryInto<Servers>,
-    Error: From<S::Error>,
-{
-    let names = MEMBERS.into_iter().chain(std::iter::repeat("members"));
-    let servers = servers.into_iter().zip(names).map(|(servers, name)| {
-        let of_member = |mut error| {
-            if let Error::OutOfRange { argument, .. } = &mut error
-                && *argument == "url"
-            {
-                *argument = name;
-            }
-            error
-        };
-        match servers.try_into().map_err(Error::from).map_err(of_member)? {
-            one @ Servers::One { .. } => Ok(one),
-            Servers::Sentinels { .. } | Servers::Cluster { .. } => Err(Error::OutOfRange {
-                argument: name,
-                value: "not of one server".to_owned(),
-                limit: "redis://, rediss:// or redis+unix://, as a member is one master".into(),
-            }),
-        }
-    });
-    servers.collect()
 }

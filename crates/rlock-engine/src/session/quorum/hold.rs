@@ -1,0 +1,194 @@
+//! What is held of a quorum: it counts for how long a majority holds, and takes
+//! again what was lost of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::engine::Id;
+use crate::engine::claims::Claims;
+use crate::engine::instant::Instant;
+use crate::engine::proof::Proof;
+use crate::engine::terms::{Queueing, Terms};
+use crate::error::Loss;
+use crate::session::quorum::members::Members;
+use crate::session::quorum::plan::majority;
+use crate::session::quorum::question::{Answer, By, Part};
+use crate::session::quorum::seats::{Contact, Seats};
+
+/// How often a member that does not hold is asked, at least and at most.
+const LOOK: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
+
+/// One grant by a majority, for as long as there are guards of it.
+pub(super) struct Hold {
+    id: Id,
+    pub(super) claims: Claims,
+    pub(super) terms: Terms,
+    /// What the guards can tell of the whole.
+    pub(super) proof: Arc<Proof>,
+    /// All that counts has the fence, or a larger one. Empty when it was lost.
+    pub(super) contacts: Vec<Contact>,
+    /// Whether a server has ended one of them.
+    was_ended: bool,
+    /// Until when they must stay taken at least, guards or not.
+    kept: Option<Instant>,
+    /// How many guards there are.
+    pub(super) guards: usize,
+}
+
+impl Hold {
+    /// What was just taken by that call; none if it took longer than it lasts.
+    pub(super) fn begin(
+        now: Instant,
+        members: &mut Members,
+        id: Id,
+        seats: &mut Seats,
+        fence: u64,
+    ) -> Option<Self> {
+        let until = majority_end(&seats.contacts, now)?;
+        let claims = seats.claims.clone();
+        let hold = Self {
+            id,
+            proof: Arc::new(Proof::of_several(claims.clone(), fence, now, until)),
+            claims,
+            terms: seats.terms,
+            contacts: std::mem::take(&mut seats.contacts),
+            was_ended: false,
+            kept: None,
+            guards: 1,
+        };
+        for contact in &hold.contacts {
+            let part = contact.part.as_ref().map(|part| part.guard);
+            for number in contact.asking.into_iter().chain(part) {
+                members.pass_on(number, By::Hold(id));
+            }
+        }
+        Some(hold)
+    }
+
+    pub(super) fn parts(&self) -> impl Iterator<Item = (usize, &Part)> {
+        let contacts = self.contacts.iter();
+        contacts.filter_map(|contact| Some((contact.member, contact.counted()?)))
+    }
+
+    /// Counts again for how long a majority holds; false if it is lost.
+    pub(super) fn look(&mut self, now: Instant) -> bool {
+        let is_ended = |part: &Part| part.proof.end_of(now) == Some(Loss::EndedByServer);
+        let was_ended = self.parts().any(|(_, part)| is_ended(part));
+        self.was_ended |= was_ended;
+        if let Some(end) = majority_end(&self.contacts, now)
+            && self.proof.set_valid_until(now, end)
+        {
+            return true;
+        }
+        match self.was_ended {
+            true => drop(self.proof.lose(now)),
+            false => self.proof.expire(),
+        }
+        false
+    }
+
+    /// Has its end leave the parts taken until then.
+    pub(super) fn keep(&mut self, until: Instant) {
+        self.kept = self.kept.max(Some(until));
+    }
+
+    /// Ends it on purpose, and gives its parts away.
+    pub(super) fn end(&mut self, now: Instant, members: &mut Members) -> Vec<Contact> {
+        let kept = self.kept.filter(|_| self.proof.is_live(now));
+        self.proof.end(now);
+        if let Some(until) = kept {
+            for (member, part) in self.parts() {
+                members.keep_until(now, member, part, until);
+            }
+        }
+        std::mem::take(&mut self.contacts)
+    }
+
+    /// The terms of a part that is taken now.
+    pub(super) fn rest_of_terms(&self, now: Instant) -> Terms {
+        let held = now - self.proof.granted;
+        let left = |bound: Duration| bound.saturating_sub(held).max(Duration::from_millis(1));
+        let max_hold = self.terms.max_hold.map(left);
+        Terms {
+            max_hold,
+            ..self.terms
+        }
+    }
+
+    /// Drops what was lost, and asks for it again; when to do that again.
+    pub(super) fn tend(&mut self, now: Instant, members: &mut Members) -> Option<Instant> {
+        let until = self.proof.valid_until()?;
+        let terms = self.rest_of_terms(now);
+        let rare = (terms.lease / 12).clamp(LOOK.0, LOOK.1);
+        let half = now + (until - now).saturating_sub(terms.lease / 2);
+        let mut alarm = half.max(now + rare.min(terms.lease / 12)).min(until);
+        let usable = members.usable(now, Some(terms.lease));
+        for contact in &mut self.contacts {
+            let part = contact.counted().map(|part| &part.proof);
+            if let Some(until) = part.and_then(|it| it.valid_until().filter(|_| it.is_live(now))) {
+                alarm = alarm.min(until);
+                continue;
+            }
+            if contact.asking.is_none() {
+                contact.leave(now, members);
+            }
+            if terms.renewed {
+                alarm = alarm.min(now + rare);
+                let is_idle = contact.asking.is_none() && contact.again <= now;
+                if is_idle && usable.get(contact.member) == Some(&true) {
+                    let wanted = (self.claims.clone(), terms);
+                    let by = By::Hold(self.id);
+                    contact.ask(now, members, by, wanted, (Queueing::Try, true));
+                }
+            }
+        }
+        Some(alarm)
+    }
+
+    /// The answer of a member that should hold it too: it counts when it has
+    /// the fence.
+    pub(super) fn answered(
+        &mut self,
+        now: Instant,
+        members: &mut Members,
+        question: Id,
+        answer: Answer,
+    ) {
+        let (fence, terms, by) = (
+            self.proof.fence(),
+            self.rest_of_terms(now),
+            By::Hold(self.id),
+        );
+        let mut contacts = self.contacts.iter_mut();
+        let Some(contact) = contacts.find(|it| it.asking == Some(question)) else {
+            return;
+        };
+        contact.asking = None;
+        match answer {
+            Answer::Granted(part) => {
+                contact.part = Some(part);
+                // It may have been extended since this was asked for.
+                if members.outlives(contact.member, terms.lease) {
+                    contact.asking = contact.raise(now, members, by, (fence, terms));
+                    return;
+                }
+            }
+            Answer::Done => {
+                (contact.failures, contact.again) = (0, now);
+                return;
+            }
+            Answer::Refused | Answer::Failed(_) | Answer::Gone | Answer::Stuck => {}
+        }
+        contact.leave(now, members);
+        contact.again = now + members.pause_after(&mut contact.failures);
+    }
+}
+
+/// Until when a majority holds it; none if there is no majority.
+fn majority_end(contacts: &[Contact], now: Instant) -> Option<Instant> {
+    let proofs = contacts.iter().filter_map(|it| Some(&it.counted()?.proof));
+    let live = proofs.filter(|proof| proof.is_live(now));
+    let mut ends: Vec<_> = live.filter_map(|proof| proof.valid_until()).collect();
+    ends.sort_unstable_by(|one, other| other.cmp(one));
+    ends.get(majority(contacts.len()).checked_sub(1)?).copied()
+}
