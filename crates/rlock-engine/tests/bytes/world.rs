@@ -419,7 +419,8 @@ impl World {
         let lease = Duration::from_millis(1000 + self.below(9000));
         let leased = || Terms::new().lease(lease).unwrap();
         let terms = match self.below(6) {
-            0 => Terms::new().lease(Lease::Fixed(lease)).unwrap(),
+            // At the end nothing may happen by itself while observers are checked.
+            0 if !self.is_ending => Terms::new().lease(Lease::Fixed(lease)).unwrap(),
             1 => leased().bound(lease / 2).unwrap(),
             2 if !self.is_ending => leased().replicas(1).unwrap(),
             _ => leased(),
