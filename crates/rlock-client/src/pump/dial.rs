@@ -20,7 +20,7 @@ pub(crate) use crate::pump::tls::TlsConfig;
 /// Without TLS, there are no settings for it.
 #[cfg(not(feature = "tls-rustls"))]
 #[derive(Clone, Debug, Default)]
-pub(crate) struct TlsConfig;
+pub(crate) struct TlsConfig {}
 
 /// An open connection to a server.
 #[derive(Debug)]
@@ -82,7 +82,7 @@ async fn connect(address: &Address, config: &TlsConfig) -> io::Result<Stream> {
                 }
                 #[cfg(not(feature = "tls-rustls"))]
                 Some(_) => {
-                    let TlsConfig = config;
+                    let TlsConfig {} = config;
                     let error = "TLS needs the feature tls-rustls of rlock-client";
                     Err(io::Error::new(io::ErrorKind::InvalidInput, error))
                 }

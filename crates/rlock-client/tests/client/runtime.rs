@@ -99,10 +99,12 @@ async fn the_calls_of_a_quorum_end_with_its_runtime() {
         let mutex = quorum.mutex("k");
         async move { mutex.lock().await }
     });
+    let kept = quorum.mutex("kept").lock().await.unwrap();
     tokio::time::sleep(Duration::from_millis(100)).await;
     end();
     let waited = tokio::time::timeout(PATIENCE, waiting).await.unwrap();
     assert!(matches!(waited.unwrap(), Err(Error::Closed)));
+    assert!(kept.is_valid(), "its lease has not ended");
     let late = tokio::time::timeout(PATIENCE, quorum.mutex("free").lock()).await;
     assert!(matches!(late.unwrap(), Err(Error::Closed)));
     held.release().await.unwrap();

@@ -29,6 +29,8 @@ pub(super) struct Hold {
     pub(super) contacts: Vec<Contact>,
     /// Whether a server has ended one of them.
     was_ended: bool,
+    /// Whether its loss was reported.
+    pub(super) is_reported: bool,
     /// Until when they must stay taken at least, guards or not.
     kept: Option<Instant>,
     /// How many guards there are.
@@ -53,6 +55,7 @@ impl Hold {
             terms: seats.terms,
             contacts: std::mem::take(&mut seats.contacts),
             was_ended: false,
+            is_reported: false,
             kept: None,
             guards: 1,
         };

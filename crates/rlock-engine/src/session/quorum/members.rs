@@ -173,7 +173,9 @@ impl Members {
                         actions.push_back(action);
                         return Some(Happened::Changed(place));
                     }
-                    Action::Note(_) | Action::Ended { .. } | Action::Observed { .. } => {}
+                    // The lock is lost only with its majority.
+                    Action::Ended { .. } => continue,
+                    Action::Note(_) | Action::Observed { .. } => {}
                 }
                 actions.push_back(action);
             }

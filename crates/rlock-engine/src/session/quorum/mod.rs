@@ -199,7 +199,12 @@ impl Quorum {
     pub fn call(&mut self, now: Instant, call: Id, begun: Call) {
         match begun {
             Call::Flush => self.flush(now, call),
-            _ if self.members.is_closed() => self.fail(call, Error::Closed),
+            _ if self.members.is_closed() => {
+                if let Call::Release { guard, .. } = begun {
+                    self.leave(now, guard);
+                }
+                self.fail(call, Error::Closed);
+            }
             Call::Connect => self.connect(now, call),
             Call::Lock(lock) => self.lock(now, call, lock),
             Call::Extend { guard, lease } => self.extend(now, call, guard, lease),
@@ -320,9 +325,12 @@ impl Quorum {
         self.actions.push_back(Action::Ended { proof, why });
     }
 
-    /// Nothing more happens.
+    /// Nothing more happens. As with one server, guards stay what they are until
+    /// their lease ends, unless all were released before.
     fn close(&mut self, now: Instant) {
-        self.leave_all(now);
+        self.is_leaving = true;
+        let turns = self.turns.values_mut();
+        turns.for_each(|turn| turn.waiting.clear());
         for call in self.calls.keys().copied().collect::<Vec<_>>() {
             self.forget(now, call);
             self.fail(call, Error::Closed);
@@ -400,6 +408,7 @@ impl Quorum {
         match self.calls.get(&call) {
             Some(Progress::Connect(_)) => self.meeting_ends(now, call),
             Some(Progress::Lock(locking)) => match &locking.stage {
+                Stage::Turn if self.has_turn(call, &locking.claims) => self.takes_turn(now, call),
                 Stage::Turn => {
                     self.forget(now, call);
                     self.resolve(call, Outcome::Refused);
@@ -417,6 +426,11 @@ impl Quorum {
             Some(_) => self.go_on(now, call),
             None => {}
         }
+    }
+
+    fn has_turn(&self, call: Id, claims: &Claims) -> bool {
+        let turn = self.turns.get(&name(claims));
+        turn.is_some_and(|turn| turn.caller == Some(call))
     }
 
     fn due(&mut self, call: Id, due: Option<Instant>) {
@@ -453,7 +467,8 @@ impl Quorum {
         if turn.caller == Some(call) {
             turn.caller = turn.waiting.pop_front();
             if let Some(next) = turn.caller {
-                return self.takes_turn(now, next);
+                // Not at once: each of thousands could end within the one before.
+                return self.due(next, Some(now));
             }
         }
         self.turn_may_end(&name);
@@ -745,15 +760,15 @@ impl Quorum {
         let Some(it) = self.holds.get_mut(&hold) else {
             return false;
         };
-        let was_live = it.proof.valid_until().is_some();
         if it.look(now) {
             return true;
         }
+        let is_news = !std::mem::replace(&mut it.is_reported, true);
         self.members
             .leave_all(now, std::mem::take(&mut it.contacts));
         self.members.timers.set(Timer::Hold(hold), None);
         let proof = Arc::clone(&it.proof);
-        if let Some(why) = proof.loss(now).filter(|_| was_live) {
+        if let Some(why) = proof.loss(now).filter(|_| is_news) {
             self.ended(proof, why);
         }
         false
