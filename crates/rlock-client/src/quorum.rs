@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rlock_engine::engine::claims::Owner;
-use rlock_engine::engine::proof::Proof;
 use rlock_engine::engine::terms::{Ask, Queueing, Terms};
 use rlock_engine::error::Error;
 use rlock_engine::servers::Servers;
@@ -415,8 +414,12 @@ impl Guard<Majority> {
 }
 
 impl Grants for Share {
-    fn first(&self) -> &Arc<Proof> {
-        self.granted.first()
+    fn granted(&self) -> &Granted {
+        &self.granted
+    }
+
+    fn into_granted(self) -> Granted {
+        self.granted
     }
 
     fn look(&self) {
@@ -426,21 +429,9 @@ impl Grants for Share {
 
     /// A comparison with the clock, except where parts can be over before.
     fn check(&self) {
-        let until = self.first().valid_until();
+        let until = self.granted.proof().valid_until();
         if until.is_some_and(|until| self.is_bound || until <= now()) {
             self.look();
         }
-    }
-
-    fn extend(&self, lease: Duration) -> impl Future<Output = Result<(), Error>> + Send {
-        self.granted.extend(lease)
-    }
-
-    fn keep(&self, least: Duration) -> Result<(), Error> {
-        self.granted.keep(least)
-    }
-
-    fn release(self) -> impl Future<Output = Result<(), Error>> + Send {
-        self.granted.release()
     }
 }

@@ -137,7 +137,7 @@ impl<K: Kind> Guard<K> {
 
     /// Who holds it.
     pub fn owner(&self) -> &Owner {
-        self.held.first().claims.owner()
+        self.held.granted().proof().claims.owner()
     }
 
     /// The keys of what is held, in the order of their names.
@@ -155,13 +155,7 @@ impl<K: Kind> Guard<K> {
     pub fn remaining(&self) -> Duration {
         self.held.look();
         let now = now();
-        let left = self
-            .held
-            .proofs()
-            .map(|proof| match (proof.loss(now), proof.valid_until()) {
-                (None, Some(until)) => until - now,
-                _ => Duration::ZERO,
-            });
+        let left = self.held.proofs().map(|proof| proof.remaining(now));
         left.min().unwrap_or_default()
     }
 
@@ -278,7 +272,7 @@ impl<K: Kind> Guard<K> {
     /// # Ok(()) }
     /// ```
     pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
-        self.held.extend(lease).await
+        self.held.granted().extend(lease).await
     }
 
     /// Releases it and waits for the server's reply.
@@ -315,7 +309,7 @@ impl<K: Kind> Guard<K> {
     /// # Ok(()) }
     /// ```
     pub async fn release(self) -> Result<(), Error> {
-        self.held.release().await
+        self.held.into_granted().release().await
     }
 
     /// Ends this guard, and keeps the lock taken until `least` after its grant.
@@ -392,10 +386,10 @@ impl<K: Kind> Guard<K> {
         self,
         least: Duration,
     ) -> impl Future<Output = Result<(), Error>> + Send + use<K> {
-        let kept = self.held.keep(least);
+        let kept = self.held.granted().keep(least);
         async move {
             kept?;
-            self.held.release().await
+            self.held.into_granted().release().await
         }
     }
 }
@@ -403,7 +397,7 @@ impl<K: Kind> Guard<K> {
 impl<K: OneKey> Guard<K> {
     /// The lock's key.
     pub fn key(&self) -> &[u8] {
-        self.held.first().claims.key()
+        self.held.granted().proof().claims.key()
     }
 }
 
@@ -446,10 +440,10 @@ impl<K: Kind> fmt::Debug for Guard<K> {
 /// What the kinds are made of.
 pub(crate) mod sealed {
     use std::sync::Arc;
-    use std::time::Duration;
 
     use rlock_engine::engine::proof::Proof;
-    use rlock_engine::error::Error;
+
+    use crate::locks::Granted;
 
     pub trait Sealed {}
 
@@ -459,12 +453,15 @@ pub(crate) mod sealed {
         type Grants: Grants;
     }
 
-    /// One grant, or several. Dropping it releases them in the background.
+    /// A guard of the session, and what its kind adds. Dropping it releases it in
+    /// the background.
     pub trait Grants: Send + Sync {
-        fn first(&self) -> &Arc<Proof>;
+        fn granted(&self) -> &Granted;
+
+        fn into_granted(self) -> Granted;
 
         fn proofs(&self) -> impl Iterator<Item = &Arc<Proof>> {
-            std::iter::once(self.first())
+            std::iter::once(self.granted().proof())
         }
 
         /// Counts again where the proof rests on others.
@@ -472,14 +469,6 @@ pub(crate) mod sealed {
 
         /// The same, unless it is known without that.
         fn check(&self) {}
-
-        fn extend(&self, lease: Duration) -> impl Future<Output = Result<(), Error>> + Send;
-
-        /// Has its end leave the lock taken until `least` after its grant; after an
-        /// error, for as long as it is held for certain.
-        fn keep(&self, least: Duration) -> Result<(), Error>;
-
-        fn release(self) -> impl Future<Output = Result<(), Error>> + Send;
     }
 }
 

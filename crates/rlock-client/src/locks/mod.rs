@@ -247,6 +247,33 @@ impl Granted {
         async move { done(call(&inner.state, change).await) }
     }
 
+    pub(crate) fn proof(&self) -> &Arc<Proof> {
+        &self.proof
+    }
+
+    pub(crate) fn extend(
+        &self,
+        lease: Duration,
+    ) -> impl Future<Output = Result<(), Error>> + Send + use<> {
+        let guard = self.guard;
+        self.change(Call::Extend { guard, lease })
+    }
+
+    /// Has its end leave the lock taken until `least` after its grant; after an
+    /// error, for as long as it is held for certain.
+    pub(crate) fn keep(&self, least: Duration) -> Result<(), Error> {
+        let guard = self.guard;
+        let state = &self.inner.state;
+        state.change(|machine, now| machine.keep(now, guard, least))
+    }
+
+    pub(crate) async fn release(mut self) -> Result<(), Error> {
+        let (guard, least) = (self.guard, None);
+        let release = call(&self.inner.state, Call::Release { guard, least });
+        self.is_open = false;
+        done(release.await)
+    }
+
     /// Asks or tells the quorum that has granted it.
     #[cfg(feature = "quorum")]
     pub(crate) fn in_quorum<T: Default>(
@@ -262,26 +289,12 @@ impl Granted {
 }
 
 impl Grants for Granted {
-    fn first(&self) -> &Arc<Proof> {
-        &self.proof
+    fn granted(&self) -> &Granted {
+        self
     }
 
-    fn extend(&self, lease: Duration) -> impl Future<Output = Result<(), Error>> + Send {
-        let guard = self.guard;
-        self.change(Call::Extend { guard, lease })
-    }
-
-    fn keep(&self, least: Duration) -> Result<(), Error> {
-        let guard = self.guard;
-        let state = &self.inner.state;
-        state.change(|machine, now| machine.keep(now, guard, least))
-    }
-
-    async fn release(mut self) -> Result<(), Error> {
-        let (guard, least) = (self.guard, None);
-        let release = call(&self.inner.state, Call::Release { guard, least });
-        self.is_open = false;
-        done(release.await)
+    fn into_granted(self) -> Granted {
+        self
     }
 }
 
@@ -302,23 +315,15 @@ pub struct All {
 }
 
 impl Grants for All {
-    fn first(&self) -> &Arc<Proof> {
-        self.granted.first()
+    fn granted(&self) -> &Granted {
+        &self.granted
+    }
+
+    fn into_granted(self) -> Granted {
+        self.granted
     }
 
     fn proofs(&self) -> impl Iterator<Item = &Arc<Proof>> {
-        std::iter::once(self.first()).chain(&self.rest)
-    }
-
-    fn extend(&self, lease: Duration) -> impl Future<Output = Result<(), Error>> + Send {
-        self.granted.extend(lease)
-    }
-
-    fn keep(&self, least: Duration) -> Result<(), Error> {
-        self.granted.keep(least)
-    }
-
-    fn release(self) -> impl Future<Output = Result<(), Error>> + Send {
-        self.granted.release()
+        std::iter::once(self.granted.proof()).chain(&self.rest)
     }
 }

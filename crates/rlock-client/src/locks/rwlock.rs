@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rlock_engine::engine::claims::Owner;
-use rlock_engine::engine::proof::Proof;
 use rlock_engine::engine::terms::{Ask, Queueing, Terms};
 use rlock_engine::error::Error;
 use rlock_engine::session::Call;
@@ -300,20 +299,12 @@ impl Writing {
 }
 
 impl Grants for Writing {
-    fn first(&self) -> &Arc<Proof> {
-        self.granted.first()
+    fn granted(&self) -> &Granted {
+        &self.granted
     }
 
-    fn extend(&self, lease: Duration) -> impl Future<Output = Result<(), Error>> + Send {
-        self.granted.extend(lease)
-    }
-
-    fn keep(&self, least: Duration) -> Result<(), Error> {
-        self.granted.keep(least)
-    }
-
-    fn release(self) -> impl Future<Output = Result<(), Error>> + Send {
-        self.granted.release()
+    fn into_granted(self) -> Granted {
+        self.granted
     }
 }
 
@@ -410,7 +401,7 @@ impl Guard<Shared> {
     async fn ask(self, queueing: Queueing) -> Result<Upgrade, ChangeError> {
         match self.held.upgraded(queueing).await {
             Ok(Some(granted)) => {
-                let is_unbroken = Arc::ptr_eq(self.held.first(), granted.first());
+                let is_unbroken = Arc::ptr_eq(self.held.proof(), granted.proof());
                 self.held.forget();
                 Ok(Upgrade::Granted(Guard::new(Writing {
                     granted,

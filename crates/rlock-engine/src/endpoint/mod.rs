@@ -533,6 +533,11 @@ impl Endpoint {
         &self.engine
     }
 
+    /// The pause before the next attempt, after `attempts` failed ones.
+    pub(crate) fn pause(&mut self, attempts: u32) -> Duration {
+        self.engine.pause(attempts)
+    }
+
     /// Sets the longest silence of a connection that is needed.
     pub fn set_quiet(&mut self, quiet: Duration) {
         self.engine.set_quiet(quiet);

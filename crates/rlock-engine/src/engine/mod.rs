@@ -497,7 +497,7 @@ fn in_order<T>(
 
 /// The pause after `attempts` attempts: 10 ms, doubled up to 1 s. Half of it is
 /// random, so that many clients do not retry at the same moment.
-pub fn pause(attempts: u32, random: u64) -> Duration {
+fn pause(attempts: u32, random: u64) -> Duration {
     let full = Duration::from_millis(10 << attempts.min(7)).min(Duration::from_secs(1));
     full / 2 + full / 2000 * u32::try_from(random % 1000).unwrap_or(0)
 }

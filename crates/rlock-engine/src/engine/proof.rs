@@ -162,6 +162,14 @@ impl Proof {
         loss.or(is_released.then_some(Loss::Released))
     }
 
+    /// How long it stays valid if nothing more arrives; zero if it is over.
+    pub fn remaining(&self, now: Instant) -> Duration {
+        match (self.loss(now), self.valid_until()) {
+            (None, Some(until)) => until - now,
+            _ => Duration::ZERO,
+        }
+    }
+
     /// Whether it is valid at `now`: neither lost nor released.
     pub fn is_live(&self, now: Instant) -> bool {
         self.loss(now).is_none() && self.valid_until().is_some()

@@ -72,7 +72,7 @@ impl Guard {
     }
 
     pub(super) fn remaining(&self, now: Instant) -> Duration {
-        let left = self.grants().map(|grant| left(&grant.proof, now));
+        let left = self.grants().map(|grant| grant.proof.remaining(now));
         left.min().unwrap_or_default()
     }
 
@@ -117,13 +117,6 @@ fn not_of_mode(ask: Ask, limit: &'static str) -> Error {
         argument: "mode",
         value: format!("{ask:?}"),
         limit: limit.into(),
-    }
-}
-
-fn left(proof: &Proof, now: Instant) -> Duration {
-    match (proof.loss(now), proof.valid_until()) {
-        (None, Some(until)) => until - now,
-        _ => Duration::ZERO,
     }
 }
 

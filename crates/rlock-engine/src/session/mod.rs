@@ -11,6 +11,9 @@
 //! - `guards`: what a call was granted;
 //! - `quorum`: the same for several servers that hold a lock by majority.
 //!
+//! A [`Session`] is one type, whole: a call may need calls, guards and pauses at
+//! once. What can be decided without them is in the other files.
+//!
 //! As with the endpoint, each input comes with its moment. Then the actions are
 //! carried out in order ([`Session::poll_action`]), and [`Session::handle`] gets
 //! a [`Tick`](endpoint::Event::Tick) at [`Session::next_deadline`].
@@ -27,7 +30,7 @@ use crate::engine::instant::Instant;
 use crate::engine::node::Node;
 use crate::engine::proof::Proof;
 use crate::engine::terms::{Ask, Queueing, Terms, Value, lease_ms};
-use crate::engine::{self, Id, Outcome as Engine, pause};
+use crate::engine::{self, Id, Outcome as Engine};
 use crate::error::{Error, Loss};
 use crate::servers::{Address, Servers};
 use crate::wire::inspect::{self, Leader};
@@ -266,7 +269,6 @@ pub struct Session {
     of_holds: BTreeSet<(Id, Id)>,
     /// Calls that continue at that moment.
     pauses: BTreeSet<(Instant, Id)>,
-    random: u64,
     /// The moment of the last input.
     now: Instant,
     actions: VecDeque<Action>,
@@ -279,7 +281,6 @@ impl Session {
     pub fn new(servers: Servers, settings: Settings) -> Self {
         Self {
             retry: settings.limits.retry,
-            random: settings.seed,
             endpoint: Endpoint::new(servers, settings),
             is_cluster: None,
             calls: Table::default(),
@@ -682,11 +683,7 @@ impl Session {
             }
             Next::Pause(attempts, grants) => {
                 self.give_back(grants);
-                self.random = self
-                    .random
-                    .wrapping_mul(0x5851_F42D_4C95_7F2D)
-                    .wrapping_add(1);
-                let due = self.now + pause(attempts, self.random >> 33);
+                let due = self.now + self.endpoint.pause(attempts);
                 self.pauses.insert((due, call));
                 self.set_step(call, None, Some(due));
             }
@@ -808,10 +805,14 @@ impl Session {
         of: impl IntoIterator<Item = T>,
         event: impl Fn(Id, T) -> engine::Event,
     ) {
+        // Nothing is allocated for a single one.
         let (mut left, error) = (BTreeSet::new(), None);
         for one in of {
-            let part = if count > 1 { self.part(call) } else { call };
-            left.insert(part);
+            let mut part = call;
+            if count > 1 {
+                part = self.part(call);
+                left.insert(part);
+            }
             self.tell(event(part, one));
         }
         if count > 1 {

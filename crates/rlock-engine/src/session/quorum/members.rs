@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::endpoint::{Check, ConnectionId, Event, Greeting, Limits, Note, Settings};
+use crate::engine::Id;
 use crate::engine::claims::Table;
 use crate::engine::instant::Instant;
 use crate::engine::node::Node;
-use crate::engine::{Id, pause};
 use crate::error::{Error, Failure};
 use crate::servers::Servers;
 use crate::session::quorum::plan::majority;
@@ -41,7 +41,6 @@ pub(super) struct Members {
     /// For whom each part is held.
     parts: Table<Id, By>,
     last: u64,
-    random: u64,
     pub(super) timers: Timers,
 }
 
@@ -83,7 +82,6 @@ impl Members {
         let records = Arc::new(Mutex::new(records.collect()));
         let first = members.first().map(|(_, settings)| settings);
         let limits = first.map_or_else(Limits::default, |settings| settings.limits);
-        let random = first.map_or(0, |settings| settings.seed);
         let begin = |(place, (servers, settings))| {
             let check = Some(check(Arc::clone(&records), place));
             let mut session = Session::new(servers, Settings { check, ..settings });
@@ -99,7 +97,6 @@ impl Members {
             questions: BTreeMap::new(),
             parts: Table::default(),
             last: 0,
-            random,
             timers: Timers::default(),
         }
     }
@@ -321,9 +318,7 @@ impl Members {
     pub(super) fn pause_after(&mut self, attempts: &mut u32) -> Duration {
         let before = *attempts;
         *attempts = before.saturating_add(1);
-        let random = self.random.wrapping_mul(0x5851_F42D_4C95_7F2D);
-        self.random = random.wrapping_add(1);
-        pause(before, self.random >> 33)
+        self.sessions[0].endpoint_mut().pause(before)
     }
 
     fn records(&self) -> MutexGuard<'_, Vec<Record>> {

@@ -4,7 +4,8 @@
 //! actions and events, for exclusive locks of one key. It has a session for each
 //! member. The number of a connection carries its member.
 //!
-//! - here: calls and guards, and the turns of one owner at one key;
+//! - here: calls and guards, and the turns of one owner at one key; one type,
+//!   whole, because the end of a call may pass a turn on and end a hold;
 //! - `plan`: what one contender does next;
 //! - `seats`: carries that out: what is held at each member, and what it is asked;
 //! - `hold`: what is held by a majority, and looks after it;
@@ -301,12 +302,10 @@ impl Quorum {
     #[must_use]
     pub fn holding(&self, now: Instant, guard: Id) -> Vec<(String, Duration)> {
         let parts = self.hold_of(guard).into_iter().flat_map(Hold::parts);
-        let live = parts.filter(|(_, part)| part.proof.is_live(now));
-        live.filter_map(|(member, part)| {
-            let remaining = part.proof.valid_until()? - now;
-            Some((self.members.address(member), remaining))
-        })
-        .collect()
+        let parts = parts.map(|(member, part)| (member, part.proof.remaining(now)));
+        let live = parts.filter(|(_, remaining)| !remaining.is_zero());
+        live.map(|(member, remaining)| (self.members.address(member), remaining))
+            .collect()
     }
 
     fn hold_of(&self, guard: Id) -> Option<&Hold> {
