@@ -233,7 +233,7 @@ impl ClientBuilder {
 
     #[cfg(not(feature = "tls-rustls"))]
     fn tls(&self, _: &Servers) -> Result<TlsConfig, Error> {
-        Ok(TlsConfig)
+        Ok(TlsConfig {})
     }
 }
 
