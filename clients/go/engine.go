@@ -70,7 +70,7 @@ func newEngine(url, name string, limits [3]time.Duration) (*engine, error) {
 	}
 	seed := make([]byte, 32)
 	rand.Read(seed)
-	e.event.configuration(formVersion, url, name, "rlock-go", Version, times[0], times[1], times[2], seed)
+	e.event.configuration(formVersion, []string{url}, togetherSingle, name, "rlock-go", Version, times[0], times[1], times[2], seed)
 	e.passInput()
 	if wrong := e.call(e.openMachine); wrong != 0 {
 		text := string(e.result(wrong))

@@ -4,7 +4,7 @@ package rlock
 
 import "fmt"
 
-const formVersion = 1
+const formVersion = 2
 
 const acConnect = 1
 const acWrite = 2
@@ -43,6 +43,10 @@ const endingReleased = 2
 const levelDebug = 0
 const levelInformation = 1
 const levelWarning = 2
+
+const togetherSingle = 0
+const togetherQuorum = 1
+const togetherAnyGrace = 2
 
 type ownerForm struct {
 	owner    uint8
@@ -93,8 +97,8 @@ func (w *writer) termsForm(it termsForm) *writer {
 	return w.u64(it.lease).flag(it.renewed).u64(it.maxHold).u64(it.bound).u16(it.replicas)
 }
 
-func (w *writer) configuration(version uint32, url string, name string, library string, libraryVersion string, response uint64, retry uint64, replication uint64, seed []byte) {
-	w.u32(version).text(url).text(name).text(library).text(libraryVersion).u64(response).u64(retry).u64(replication).raw(seed)
+func (w *writer) configuration(version uint32, urls []string, together uint8, name string, library string, libraryVersion string, response uint64, retry uint64, replication uint64, seed []byte) {
+	w.u32(version).list(urls).u8(together).text(name).text(library).text(libraryVersion).u64(response).u64(retry).u64(replication).raw(seed)
 }
 
 func (w *writer) connect(call uint64) {

@@ -2,7 +2,7 @@
 'use strict';
 // The events and actions of docs/embedding.md.
 
-const VERSION = 1;
+const VERSION = 2;
 const action = { connect: 1, write: 2, close: 3, granted: 4, refused: 5, done: 6, failed: 7, answered: 8, over: 9, note: 10, leader: 11 };
 const owning = { new: 0, activity: 1, named: 2 };
 const access = { exclusive: 0, shared: 1, permits: 2 };
@@ -10,8 +10,9 @@ const fault = { io: 0, time: 1, setup: 2, certificate: 3 };
 const transport = { tcp: 0, tls: 1, insecure: 2, unix: 3 };
 const ending = { leaseEnded: 0, endedByServer: 1, released: 2 };
 const level = { debug: 0, information: 1, warning: 2 };
+const together = { single: 0, quorum: 1, anyGrace: 2 };
 
-const configuration = (to, it) => to.u32(it.version).text(it.url).text(it.name).text(it.library).text(it.libraryVersion).u64(it.response).u64(it.retry).u64(it.replication).raw(it.seed);
+const configuration = (to, it) => to.u32(it.version).list(it.urls).u8(it.together).text(it.name).text(it.library).text(it.libraryVersion).u64(it.response).u64(it.retry).u64(it.replication).raw(it.seed);
 
 /** Each writes an event: the kind, the number of the call if it starts one, and the fields. */
 const event = {
@@ -59,4 +60,4 @@ const read = from => {
   }
 };
 
-module.exports = { VERSION, action, configuration, event, read, owning, access, fault, transport, ending, level };
+module.exports = { VERSION, action, configuration, event, read, owning, access, fault, transport, ending, level, together };

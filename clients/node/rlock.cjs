@@ -7,7 +7,7 @@ const net = require('node:net');
 const tls = require('node:tls');
 const { inspect } = require('node:util');
 const { Engine, NONE } = require('./engine.cjs');
-const { access, action, ending, event, fault, level, owning, transport } = require('./format.cjs');
+const { access, action, ending, event, fault, level, owning, together, transport } = require('./format.cjs');
 const { version } = require('./package.json');
 
 /** The log of a client without the option `log`. */
@@ -96,7 +96,7 @@ class Client {
     this.#tls = options.tls ?? {};
     this.#log = options.log ?? warn;
     this.#engine = new Engine({
-      url, name, library: 'rlock-node', libraryVersion: version,
+      urls: [Buffer.from(url)], together: together.single, name, library: 'rlock-node', libraryVersion: version,
       response: millis('responseTimeout', responseTimeout, ABSENT),
       retry: millis('retryTimeout', retryTimeout, ABSENT),
       replication: millis('replicationTimeout', replicationTimeout, ABSENT),

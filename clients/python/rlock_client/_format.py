@@ -4,7 +4,7 @@
 import struct
 from typing import Sequence
 
-VERSION = 1
+VERSION = 2
 NONE = 2**64 - 1  # Instead of a time: no limit, or no time at all.
 
 # The first field of an action.
@@ -46,7 +46,12 @@ LEVEL_DEBUG = 0
 LEVEL_INFORMATION = 1
 LEVEL_WARNING = 2
 
+TOGETHER_SINGLE = 0
+TOGETHER_QUORUM = 1
+TOGETHER_ANY_GRACE = 2
+
 _B = struct.Struct("<B").pack
+_BI = struct.Struct("<BI").pack
 _BII = struct.Struct("<BII").pack
 _BQ = struct.Struct("<BQ").pack
 _BQBI = struct.Struct("<BQBI").pack
@@ -55,7 +60,6 @@ _BQQ = struct.Struct("<BQQ").pack
 _BQQI = struct.Struct("<BQQI").pack
 _BQQQ = struct.Struct("<BQQQ").pack
 _I = struct.Struct("<I").pack
-_II = struct.Struct("<II").pack
 _Q = struct.Struct("<Q").pack
 _QBQQH = struct.Struct("<QBQQH").pack
 _QQQ = struct.Struct("<QQQ").pack
@@ -82,12 +86,11 @@ def terms(lease: int, renewed: bool, max_hold: int, bound: int, replicas: int) -
     return _QBQQH(lease, renewed, max_hold, bound, replicas)
 
 
-def configuration(version: int, url: str, name: str, library: str, library_version: str, response: int, retry: int, replication: int, seed: bytes) -> bytes:
-    url_ = url.encode()
+def configuration(version: int, urls: Sequence[bytes], together: int, name: str, library: str, library_version: str, response: int, retry: int, replication: int, seed: bytes) -> bytes:
     name_ = name.encode()
     library_ = library.encode()
     library_version_ = library_version.encode()
-    return _II(version, len(url_)) + url_ + _I(len(name_)) + name_ + _I(len(library_)) + library_ + _I(len(library_version_)) + library_version_ + _QQQ(response, retry, replication) + seed
+    return _I(version) + _list(urls) + _BI(together, len(name_)) + name_ + _I(len(library_)) + library_ + _I(len(library_version_)) + library_version_ + _QQQ(response, retry, replication) + seed
 
 
 def connect(call: int) -> bytes:

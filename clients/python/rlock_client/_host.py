@@ -67,7 +67,8 @@ class Settings:
 
     def __init__(self, url: str, name: str, tls: Optional[ssl.SSLContext], **timeouts: Optional[float]) -> None:
         response, retry, replication = [millis(name, timeout, ABSENT) for name, timeout in timeouts.items()]
-        begin = functools.partial(wire.configuration, wire.VERSION, url, name, "rlock-python", __version__)
+        servers = [url.encode()], wire.TOGETHER_SINGLE
+        begin = functools.partial(wire.configuration, wire.VERSION, *servers, name, "rlock-python", __version__)
         self.configuration, self.tls = functools.partial(begin, response, retry, replication), tls
         self.engine()  # Raises an error now if the settings are invalid.
 

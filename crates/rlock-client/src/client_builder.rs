@@ -6,16 +6,13 @@ use std::time::Duration;
 use rlock_engine::endpoint::{Limits, Settings};
 use rlock_engine::error::Error;
 use rlock_engine::servers::Servers;
-#[cfg(feature = "quorum")]
-use rlock_engine::session::quorum::Quorum;
-use rlock_engine::session::{Call, Session};
+use rlock_engine::session::{Call, Machine};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::client::Client;
 use crate::pump::dial::TlsConfig;
-use crate::pump::machine::Machine;
 #[cfg(feature = "tls-rustls")]
 use crate::pump::tls::Certificates;
 use crate::pump::{Inner, State, call, of_library};
@@ -179,10 +176,7 @@ impl ClientBuilder {
     fn client(self, servers: Servers, is_probe: bool) -> Result<(Client, JoinHandle<()>), Error> {
         let tls = self.tls(&servers);
         let settings = self.settings(is_probe);
-        settings.check()?;
-        servers.check()?;
-        let session = Session::new(servers, of_library(settings.clone()));
-        let machine = Machine::Session(Box::new(session));
+        let machine = Machine::of(servers, of_library(settings.clone()))?;
         let (inner, task) = begin(machine, tls?, &settings);
         Ok((Client { inner }, task))
     }
@@ -197,12 +191,9 @@ impl ClientBuilder {
         let (settings, mut tls) = (self.settings(false), TlsConfig::default());
         for servers in &members {
             tls = self.tls(servers)?;
-            settings.check()?;
-            servers.check()?;
         }
-        let each = |servers| (servers, of_library(settings.clone()));
-        let quorum = Quorum::new(members.into_iter().map(each).collect(), any_grace)?;
-        Ok(begin(Machine::Quorum(Box::new(quorum)), tls, &settings))
+        let machine = Machine::of_members(members, &of_library(settings.clone()), any_grace)?;
+        Ok(begin(machine, tls, &settings))
     }
 
     fn settings(&self, is_probe: bool) -> Settings {

@@ -1,4 +1,5 @@
-//! Encodes a session: calls and guards, by the numbers that the host gives them.
+//! Encodes a session or a quorum: calls and guards, by the numbers that the host
+//! gives them.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -9,17 +10,16 @@ use rlock_engine::engine::claims::{Claims, Owner};
 use rlock_engine::engine::instant::Instant;
 use rlock_engine::engine::terms::{Queueing, Value};
 use rlock_engine::error::Error;
-use rlock_engine::servers::Servers;
-use rlock_engine::session::{Action, Call, Lock, Outcome, Session};
+use rlock_engine::session::{self, Action, Call, Lock, Outcome};
 use rlock_engine::wire::resp::{Command, Frame};
 
 use crate::format::{Data, Fence, Malformed, NONE, Reader, VERSION, Writer};
 use crate::meaning::{self, queueing};
-use crate::messages::{self, Access, Configuration, Leader, Owning, Terms, Wanted};
+use crate::messages::{self, Access, Configuration, Leader, Owning, Terms, Together, Wanted};
 
 /// A client without sockets and without a clock.
 pub struct Machine {
-    session: Session,
+    machine: session::Machine,
     /// The prefix of the owners that this machine creates.
     id: String,
     owners: u64,
@@ -44,15 +44,19 @@ impl Machine {
         if reader.clone().get::<u32>()? != VERSION {
             return Err(Malformed("it is of another version"));
         }
-        let configuration = reader.get()?;
+        let configuration: Configuration<'_> = reader.get()?;
         reader.end()?;
-        Ok(Self::with(&configuration))
+        let urls = configuration.urls.iter().copied();
+        let urls: Result<Vec<_>, _> = urls.map(std::str::from_utf8).collect();
+        let urls = urls.map_err(|_| Malformed("a text is not UTF-8"))?;
+        if configuration.together == Together::Single && urls.len() != 1 {
+            return Err(Malformed("it has not one URL"));
+        }
+        Ok(Self::with(&configuration, &urls))
     }
 
-    fn with(configuration: &Configuration<'_>) -> Result<Self, Error> {
-        let Configuration { url, name, .. } = *configuration;
-        let servers: Servers = url.parse()?;
-        servers.check()?;
+    fn with(configuration: &Configuration<'_>, urls: &[&str]) -> Result<Self, Error> {
+        let (name, together) = (configuration.name, configuration.together);
         let hex = |bytes: &[u8]| {
             bytes.iter().fold(String::new(), |mut text, byte| {
                 let _ = write!(text, "{byte:02x}");
@@ -82,9 +86,8 @@ impl Machine {
             seed: random,
             ..Settings::default()
         };
-        settings.check()?;
         Ok(Self {
-            session: Session::new(servers, settings),
+            machine: deciding(urls, together, settings)?,
             id,
             owners: 0,
         })
@@ -114,10 +117,10 @@ impl Machine {
             Some(call) => self.begin(now, call, event, &mut output)?,
             None => self.take(now, event),
         }
-        while let Some(action) = self.session.poll_action() {
+        while let Some(action) = self.machine.poll_action() {
             self.carry_out(action, &mut output);
         }
-        if let Some(deadline) = self.session.next_deadline() {
+        if let Some(deadline) = self.machine.next_deadline() {
             output.set_first(deadline.nanos());
         }
         Ok(output.into_bytes())
@@ -128,14 +131,14 @@ impl Machine {
     #[must_use]
     pub fn remaining(&self, guard: u64, now: u64) -> u64 {
         let (guard, now) = (Id::of_number(guard), Instant::from_nanos(now));
-        let left = self.session.remaining(guard, now).as_nanos();
+        let left = self.machine.remaining(guard, now).as_nanos();
         u64::try_from(left).unwrap_or(u64::MAX)
     }
 
     /// Whether nobody waits or holds anything, and nothing is left to clean up.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.session.is_empty()
+        self.machine.is_empty()
     }
 
     fn begin(
@@ -149,11 +152,15 @@ impl Machine {
         if call >= Id::OF_ENGINE {
             return Err(Malformed("a number is too large"));
         }
-        if self.session.is_known(number) {
+        if self.machine.is_known(number) {
             return Err(Malformed("a number is used twice"));
         }
         if let messages::Event::Metrics { .. } = event {
-            let metrics = self.session.endpoint().engine().metrics();
+            let Some(session) = self.machine.as_session() else {
+                output.failed(call, &not_of("metrics", "of a client without quorum"));
+                return Ok(());
+            };
+            let metrics = session.endpoint().engine().metrics();
             let numbers = [
                 metrics.grants,
                 metrics.waits,
@@ -166,7 +173,7 @@ impl Machine {
             return Ok(());
         }
         match self.begun(event)? {
-            Ok(begun) => self.session.call(now, number, begun),
+            Ok(begun) => self.machine.call(now, number, begun),
             Err(error) => output.failed(call, &error),
         }
         Ok(())
@@ -255,10 +262,10 @@ impl Machine {
             {
                 return;
             }
-            Told::Abandon { call } => return self.session.abandon(now, Id::of_number(call)),
-            Told::Leave { guard } => return self.session.leave(now, Id::of_number(guard)),
-            Told::Untaken { guard } => return self.session.untaken(now, Id::of_number(guard)),
-            Told::LeaveAll {} => return self.session.leave_all(now),
+            Told::Abandon { call } => return self.machine.abandon(now, Id::of_number(call)),
+            Told::Leave { guard } => return self.machine.leave(now, Id::of_number(guard)),
+            Told::Untaken { guard } => return self.machine.untaken(now, Id::of_number(guard)),
+            Told::LeaveAll {} => return self.machine.leave_all(now),
             Told::Opened { connection } => Event::Opened {
                 connection: ConnectionId::of_number(connection),
             },
@@ -277,7 +284,7 @@ impl Machine {
             Told::Closed {} => Event::Closed,
             _ => Event::Tick,
         };
-        self.session.handle(now, event);
+        self.machine.handle(now, event);
     }
 
     fn lock(
@@ -312,7 +319,7 @@ impl Machine {
             } => return output.connect(connection, &address),
             Action::Write { connection } => {
                 let mut bytes = Vec::new();
-                self.session.take_output(connection, &mut bytes);
+                self.machine.take_output(connection, &mut bytes);
                 if !bytes.is_empty() {
                     let (connection, bytes) = (connection.number(), Data(&bytes));
                     messages::Action::Write { connection, bytes }.write(output);
@@ -345,6 +352,32 @@ impl Machine {
             }
         };
         action.write(output);
+    }
+}
+
+/// What decides for a client of the servers at these URLs.
+fn deciding(
+    urls: &[&str],
+    together: Together,
+    settings: Settings,
+) -> Result<session::Machine, Error> {
+    #[cfg(feature = "quorum")]
+    if together != Together::Single {
+        let members = session::quorum::read(urls.iter().copied())?;
+        let any_grace = together == Together::AnyGrace;
+        return session::Machine::of_members(members, &settings, any_grace);
+    }
+    match (urls, together) {
+        ([url], Together::Single) => session::Machine::of(url.parse()?, settings),
+        _ => Err(not_of("quorum", "of an engine with quorums")),
+    }
+}
+
+fn not_of(value: &str, limit: &'static str) -> Error {
+    Error::OutOfRange {
+        argument: "call",
+        value: value.to_owned(),
+        limit: limit.into(),
     }
 }
 

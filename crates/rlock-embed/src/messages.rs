@@ -151,6 +151,15 @@ choice! {
 }
 
 choice! {
+    /// What the servers are together.
+    Together {
+        0 Single "one server, a master that Sentinels name, or a cluster: one URL",
+        1 Quorum "a quorum: one URL for each member",
+        2 AnyGrace "a quorum that allows leases above the startup grace of a member",
+    }
+}
+
+choice! {
     /// How a lock is held.
     Access {
         0 Exclusive "exclusive",
@@ -249,7 +258,8 @@ group! {
     /// The configuration of a machine.
     <'a> Configuration<'a> {
         version: u32,
-        url: &'a str = "URL",
+        urls: Vec<&'a [u8]> = "URLs",
+        together: Together = "what the servers are together",
         name: &'a str = "name of the client (empty: none)",
         library: &'a str = "name of the library",
         library_version: &'a str = "its version",

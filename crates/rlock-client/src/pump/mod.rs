@@ -16,7 +16,7 @@ use rlock_engine::engine::instant::Instant;
 use rlock_engine::engine::proof::Proof;
 use rlock_engine::engine::{Id, Metrics};
 use rlock_engine::error::{Error, Failure, Loss};
-use rlock_engine::session::{Action, Call, Outcome};
+use rlock_engine::session::{Action, Call, Machine, Outcome};
 use rlock_engine::wire::resp::{Command, Frame};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
@@ -24,12 +24,10 @@ use tokio::sync::{Notify, watch};
 use crate::pump::call::{ask, call, done};
 use crate::pump::connection::{Peer, serve};
 use crate::pump::dial::TlsConfig;
-use crate::pump::machine::Machine;
 
 pub(crate) mod call;
 mod connection;
 pub(crate) mod dial;
-pub(crate) mod machine;
 #[cfg(feature = "tls-rustls")]
 pub(crate) mod tls;
 

@@ -10,7 +10,7 @@ mod python;
 use std::path::Path;
 
 use rlock_embed::format::{Choice, Field, Form, Group};
-use rlock_embed::messages::{Action, Event};
+use rlock_embed::messages::{Action, Event, configuration};
 
 /// A command writes each file, and each file names it.
 const FIRST: &str = "from crates/rlock-embed/src/messages.rs by \
@@ -62,7 +62,8 @@ fn pick(form: Form, words: &'static str) -> &'static str {
     words.split('|').nth(at).unwrap_or_default()
 }
 
-/// All choices and all groups of the messages. Groups inside others come first.
+/// All choices of the messages and the configuration, and all groups of the
+/// messages. Groups inside others come first.
 fn parts() -> (Vec<&'static Choice>, Vec<&'static Group>) {
     fn look(fields: &[Field], found: &mut (Vec<&'static Choice>, Vec<&'static Group>)) {
         for field in fields {
@@ -83,6 +84,7 @@ fn parts() -> (Vec<&'static Choice>, Vec<&'static Group>) {
     let mut found = Default::default();
     let messages = Event::ALL.iter().chain(Action::ALL);
     messages.for_each(|it| look(it.fields, &mut found));
+    look(configuration(), &mut found);
     found
 }
 

@@ -7,11 +7,11 @@ mod host;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use configuration::configuration;
+use configuration::{configuration, configured};
 use form::{answer, fields, fields_of_event, shown};
 use host::{EXCLUSIVE, Host};
 use rlock_embed::format::{NONE, Reader};
-use rlock_embed::messages::{self, Access, Action, Ending, Event, Mode, read_output};
+use rlock_embed::messages::{self, Access, Action, Ending, Event, Mode, Together, read_output};
 use rlock_embed::{Machine, Malformed};
 use rlock_testkit::{Server, eventually};
 use serde_json::{Value, json};
@@ -221,12 +221,25 @@ fn bad_arguments_are_named() {
         .err()
         .unwrap();
     assert!(wrong.contains("name"), "{wrong}");
-    assert!(
-        Machine::new(&[2, 0, 0, 0])
-            .err()
-            .unwrap()
-            .contains("version")
-    );
+    for (wrong, why) in [
+        (vec![1, 0, 0, 0], "version"),
+        (configured(&[], Together::Single, ""), "not one URL"),
+        (
+            configured(&["redis://x"; 2], Together::Single, ""),
+            "not one URL",
+        ),
+        (
+            configured(&[], Together::Quorum, ""),
+            "members is 0 servers",
+        ),
+        (
+            configured(&["redis://x", ""], Together::AnyGrace, ""),
+            "members[1] is ",
+        ),
+    ] {
+        let told = Machine::new(&wrong).err().unwrap();
+        assert!(told.contains(why), "{told}");
+    }
     let mut host = Host::new("redis://127.0.0.1:1", "");
     for (keys, mode) in [
         (&[][..], EXCLUSIVE),

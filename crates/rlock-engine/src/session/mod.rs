@@ -9,7 +9,8 @@
 //! - here: calls, from their begin to their outcome;
 //! - `locking`: a call for several keys, together or one after the other;
 //! - `guards`: what a call was granted;
-//! - `quorum`: the same for several servers that hold a lock by majority.
+//! - `quorum`: the same for several servers that hold a lock by majority;
+//! - `machine`: either of the two.
 //!
 //! A [`Session`] is one type, whole: a call may need calls, guards and pauses at
 //! once. What can be decided without them is in the other files.
@@ -39,12 +40,14 @@ use crate::wire::{replies, requests};
 
 mod guards;
 mod locking;
+mod machine;
 #[cfg(feature = "quorum")]
 pub mod quorum;
 
 pub use guards::Proofs;
 use guards::{Grant, Guard};
 use locking::{Locking, Next};
+pub use machine::Machine;
 
 /// What a caller asks for.
 #[derive(Debug)]

@@ -1,6 +1,6 @@
 //! Clients, members, and bytes in transit.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -67,6 +67,8 @@ struct Client {
     last: u64,
     calls: BTreeMap<Id, Expected>,
     guards: BTreeMap<Id, (&'static str, Owner, Arc<Proof>)>,
+    /// Those whose end was told.
+    over: BTreeSet<Id>,
     open: HashMap<ConnectionId, u64>,
 }
 
@@ -145,7 +147,9 @@ impl World {
         self.last += 1;
         self.clients[client] = (quorum(self.members.len(), self.last), Client::default());
         self.clients[client].1.number = self.last;
-        self.call(client, None, 0, Call::Connect);
+        if self.below(3) > 0 {
+            self.call(client, None, 0, Call::Connect);
+        }
     }
 
     /// One thing that a caller does, or a fault.
@@ -478,6 +482,10 @@ impl World {
                     self.later(last.saturating_sub(self.now) + MS, wire, What::Closes);
                 }
                 Action::Resolve { call, outcome } => self.resolved(client, call, outcome),
+                Action::Over { guard, .. } => {
+                    let is_news = this.over.insert(guard);
+                    self.check_that(is_news, || format!("{guard:?} is over again"));
+                }
                 Action::Ended { why, .. } => self.lost += u64::from(why != Loss::Released),
                 _ => {}
             }
@@ -534,11 +542,17 @@ impl World {
             .flat_map(|one| valid.iter().map(move |other| (one, other)));
         let two = pairs.find(|(one, other)| one.0 == other.0 && one.1 != other.1);
         let two = two.map(|two| format!("held at once: {two:?}"));
-        let this = &self.clients[told].1;
+        let (quorum, this) = &self.clients[told];
+        let untold = this.guards.iter().find(|(guard, (_, _, proof))| {
+            let is_live = proof.is_live(now);
+            is_live == this.over.contains(guard)
+                || (!is_live && !quorum.remaining(**guard, now).is_zero())
+        });
+        let untold = untold.map(|it| format!("client {told}: the end is not told rightly: {it:?}"));
         let is_late = |latest: u64| latest.max(this.stalled_until + MARGIN) < self.now;
         let late = this.calls.iter().find(|(_, (_, latest))| is_late(*latest));
         let late = late.map(|late| format!("client {told}: no outcome in time of {late:?}"));
-        self.wrong = self.wrong.take().or(two).or(late);
+        self.wrong = self.wrong.take().or(two).or(untold).or(late);
     }
 
     fn check_that(&mut self, is_right: bool, wrong: impl FnOnce() -> String) {

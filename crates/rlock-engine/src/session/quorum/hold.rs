@@ -33,8 +33,8 @@ pub(super) struct Hold {
     pub(super) is_reported: bool,
     /// Until when they must stay taken at least, guards or not.
     kept: Option<Instant>,
-    /// How many guards there are.
-    pub(super) guards: usize,
+    /// The guards, and the calls that are about to have one.
+    pub(super) guards: Vec<Id>,
 }
 
 impl Hold {
@@ -57,7 +57,7 @@ impl Hold {
             was_ended: false,
             is_reported: false,
             kept: None,
-            guards: 1,
+            guards: vec![id],
         };
         for contact in &hold.contacts {
             let part = contact.part.as_ref().map(|part| part.guard);
@@ -88,6 +88,12 @@ impl Hold {
             false => self.proof.expire(),
         }
         false
+    }
+
+    /// For how long a majority holds if nothing more arrives.
+    pub(super) fn remaining(&self, now: Instant) -> Duration {
+        let end = majority_end(&self.contacts, now).filter(|_| self.proof.is_live(now));
+        end.map_or(Duration::ZERO, |end| end - now)
     }
 
     /// Has its end leave the parts taken until then.

@@ -395,7 +395,7 @@ impl Members {
                 reason: format!(
                     "its `rlock.startup-grace-ms` is {}, below the lease of {} ms, so after a \
                      crash it may grant what is still held: raise it, set `appendonly yes` and \
-                     `appendfsync always`, or call `QuorumBuilder::any_grace`",
+                     `appendfsync always`, or allow any grace",
                     grace.as_millis(),
                     lease.as_millis(),
                 ),

@@ -50,6 +50,8 @@ pub struct Quorum {
     holds: BTreeMap<Id, Hold>,
     /// The hold of each guard.
     guards: Table<Id, Id>,
+    /// Whether the first connections have been waited for, and were enough.
+    is_met: bool,
     /// Whether nothing more is acquired.
     is_leaving: bool,
     actions: VecDeque<Action>,
@@ -58,6 +60,8 @@ pub struct Quorum {
 /// What is known of a call.
 enum Progress {
     Connect(Meeting),
+    /// It waits for the first connections.
+    Early(Box<(Lock, Wait)>),
     Lock(Box<Locking>),
     Extend(Asked, Id),
     Release(Asked, Option<Loss>),
@@ -116,9 +120,9 @@ struct Turn {
 
 impl Quorum {
     /// A client of these servers, whose settings their caller has
-    /// [checked](Settings::check). It does nothing before its first input, which
-    /// is [`Call::Connect`]. Unless leases above the startup grace of a member
-    /// are allowed by `any_grace`, they are refused.
+    /// [checked](Settings::check). It does nothing before its first input. Unless
+    /// leases above the startup grace of a member are allowed by `any_grace`,
+    /// they are refused.
     ///
     /// # Errors
     ///
@@ -137,6 +141,7 @@ impl Quorum {
             turns: Table::default(),
             holds: BTreeMap::new(),
             guards: Table::default(),
+            is_met: false,
             is_leaving: false,
             actions: VecDeque::new(),
         })
@@ -177,6 +182,20 @@ impl Quorum {
     pub fn is_empty(&self) -> bool {
         let is_free = self.turns.is_empty() && self.holds.is_empty() && self.guards.is_empty();
         self.calls.is_empty() && is_free && self.members.is_empty()
+    }
+
+    /// Whether a call or a guard has this number, so that no other call can have it.
+    #[must_use]
+    pub fn is_known(&self, number: Id) -> bool {
+        self.calls.contains_key(&number) || self.guards.contains_key(&number)
+    }
+
+    /// For how long a majority holds what a guard has if nothing more arrives;
+    /// zero if it is over.
+    #[must_use]
+    pub fn remaining(&self, guard: Id, now: Instant) -> Duration {
+        self.hold_of(guard)
+            .map_or(Duration::ZERO, |hold| hold.remaining(now))
     }
 
     /// Takes an event of a connection or of time.
@@ -224,7 +243,7 @@ impl Quorum {
     /// A guard ends, and nobody waits for the outcome.
     pub fn leave(&mut self, now: Instant, guard: Id) {
         if let Some(hold) = self.guards.remove(&guard) {
-            self.give_up(now, hold);
+            self.give_up(now, guard, hold);
         }
         self.settle(now);
     }
@@ -266,16 +285,17 @@ impl Quorum {
         let turns = self.turns.values_mut();
         turns.for_each(|turn| turn.waiting.clear());
         let calls = self.calls.iter();
-        let locking = calls.filter(|(_, it)| matches!(it, Progress::Lock(_)));
+        let locking = calls.filter(|(_, it)| matches!(it, Progress::Early(_) | Progress::Lock(_)));
         for call in locking.map(|(call, _)| *call).collect::<Vec<_>>() {
             self.forget(now, call);
             self.fail(call, Error::Closed);
         }
-        self.guards.clear();
         for hold in self.holds.keys().copied().collect::<Vec<_>>() {
+            self.over(hold, Loss::Released);
             let contacts = self.end(now, hold);
             self.members.leave_all(now, contacts);
         }
+        self.guards.clear();
         self.members.each(|session| session.leave_all(now));
         self.settle(now);
     }
@@ -313,11 +333,23 @@ impl Quorum {
     }
 
     fn resolve(&mut self, call: Id, outcome: Outcome) {
-        self.actions.push_back(Action::Resolve { call, outcome });
+        if call.number() < Id::OF_ENGINE {
+            self.actions.push_back(Action::Resolve { call, outcome });
+        }
     }
 
     fn fail(&mut self, call: Id, error: Error) {
         self.resolve(call, Outcome::Failed(error));
+    }
+
+    /// Tells the guards of a hold that it ends, unless its loss was told before.
+    fn over(&mut self, hold: Id, why: Loss) {
+        let hold = self.holds.get(&hold).filter(|it| !it.is_reported);
+        for guard in hold.into_iter().flat_map(|it| it.guards.iter().copied()) {
+            if self.guards.contains_key(&guard) {
+                self.actions.push_back(Action::Over { guard, why });
+            }
+        }
     }
 
     fn ended(&mut self, proof: Arc<Proof>, why: Loss) {
@@ -406,6 +438,7 @@ impl Quorum {
     fn call_is_due(&mut self, now: Instant, call: Id) {
         match self.calls.get(&call) {
             Some(Progress::Connect(_)) => self.meeting_ends(now, call),
+            Some(Progress::Early(_)) => self.enter(now, call),
             Some(Progress::Lock(locking)) => match &locking.stage {
                 Stage::Turn if self.has_turn(call, &locking.claims) => self.takes_turn(now, call),
                 Stage::Turn => {
@@ -444,7 +477,7 @@ impl Quorum {
             Some(
                 Progress::Extend(asked, _) | Progress::Release(asked, _) | Progress::Flush(asked),
             ) => asked.forget(now, &mut self.members),
-            Some(Progress::Connect(_)) | None => {}
+            Some(Progress::Connect(_) | Progress::Early(_)) | None => {}
         }
     }
 
@@ -453,7 +486,7 @@ impl Quorum {
         match locking.stage {
             Stage::Again(asked, hold) => {
                 asked.forget(now, &mut self.members);
-                self.give_up(now, hold);
+                self.give_up(now, call, hold);
             }
             Stage::Asking(seats) => self.members.leave_all(now, seats.contacts),
             Stage::Turn | Stage::Pause(_) => {}
@@ -530,10 +563,23 @@ impl Quorum {
             Some(error) => Outcome::Failed(error),
             None if self.has_enough() => {
                 self.members.have_been_met();
+                self.is_met = true;
                 Outcome::Done
             }
             None => Outcome::Failed(self.members.too_few(now)),
         };
+        let calls = self.calls.iter();
+        let early = calls.filter(|(_, it)| matches!(it, Progress::Early(_)));
+        for early in early.map(|(call, _)| *call).collect::<Vec<_>>() {
+            match &outcome {
+                Outcome::Failed(error) if !error.is_transient() => {
+                    self.forget(now, early);
+                    self.fail(early, error.clone());
+                }
+                // As at any later time, it is for its wait to see who answers.
+                _ => self.enter(now, early),
+            }
+        }
         self.resolve(call, outcome);
     }
 
@@ -541,8 +587,7 @@ impl Quorum {
         let is_meant =
             lock.ask == Ask::Exclusive && lock.claims.is_single() && lock.value.is_none();
         let checked = match is_meant {
-            true => check_key(lock.claims.key())
-                .and_then(|()| self.members.check_grace(lock.terms.lease)),
+            true => check_key(lock.claims.key()),
             false => Err(not_of_quorum(&Call::Lock(lock.clone()))),
         };
         if let Err(error) = checked {
@@ -552,6 +597,29 @@ impl Quorum {
             return self.fail(call, Error::Closed);
         }
         let wait = Wait::new(now, lock.queueing, self.members.limits.retry);
+        let early = Progress::Early(Box::new((lock, wait)));
+        self.calls.insert(call, early);
+        if self.is_met {
+            return self.enter(now, call);
+        }
+        self.due(call, wait.end);
+        // Another call that connects may be abandoned.
+        let own = Id::of_number(Id::OF_ENGINE);
+        if !self.calls.contains_key(&own) {
+            self.connect(now, own);
+        }
+    }
+
+    /// A call for a lock begins, once the first connections have been waited for.
+    fn enter(&mut self, now: Instant, call: Id) {
+        self.due(call, None);
+        let Some(Progress::Early(early)) = self.calls.remove(&call) else {
+            return;
+        };
+        let (lock, wait) = *early;
+        if let Err(error) = self.members.check_grace(lock.terms.lease) {
+            return self.fail(call, error);
+        }
         let turn = self.turns.entry(name(&lock.claims)).or_default();
         if turn.caller.is_some() && lock.queueing == Queueing::Try {
             return self.resolve(call, Outcome::Refused);
@@ -590,7 +658,7 @@ impl Quorum {
         let Some(it) = self.holds.get_mut(&hold) else {
             return;
         };
-        it.guards += 1;
+        it.guards.push(call);
         let (fence, terms) = (it.proof.fence(), it.rest_of_terms(now));
         let mut asked = Asked::begin(now, terms.lease);
         for contact in it.contacts.iter().filter(|it| it.counted().is_some()) {
@@ -653,7 +721,7 @@ impl Quorum {
                     return self.grant(now, call, *locking, hold);
                 }
                 self.calls.insert(call, Progress::Lock(locking));
-                self.give_up(now, hold);
+                self.give_up(now, call, hold);
                 self.attempt(now, call);
             }
             _ => {}
@@ -762,13 +830,17 @@ impl Quorum {
         if it.look(now) {
             return true;
         }
-        let is_news = !std::mem::replace(&mut it.is_reported, true);
+        let is_news = !it.is_reported;
         self.members
             .leave_all(now, std::mem::take(&mut it.contacts));
         self.members.timers.set(Timer::Hold(hold), None);
         let proof = Arc::clone(&it.proof);
         if let Some(why) = proof.loss(now).filter(|_| is_news) {
+            self.over(hold, why);
             self.ended(proof, why);
+        }
+        if let Some(it) = self.holds.get_mut(&hold) {
+            it.is_reported = true;
         }
         false
     }
@@ -783,17 +855,17 @@ impl Quorum {
     }
 
     /// One guard less; the end of a hold if it was the last.
-    fn give_up(&mut self, now: Instant, hold: Id) {
-        if self.is_last_guard(hold) {
+    fn give_up(&mut self, now: Instant, guard: Id, hold: Id) {
+        if self.is_last_guard(guard, hold) {
             let contacts = self.end(now, hold);
             self.members.leave_all(now, contacts);
         }
     }
 
-    fn is_last_guard(&mut self, hold: Id) -> bool {
+    fn is_last_guard(&mut self, guard: Id, hold: Id) -> bool {
         self.holds.get_mut(&hold).is_some_and(|it| {
-            it.guards -= 1;
-            it.guards == 0
+            it.guards.retain(|it| *it != guard);
+            it.guards.is_empty()
         })
     }
 
@@ -874,7 +946,7 @@ impl Quorum {
             return self.fail(call, Error::Lost(Loss::Released));
         };
         self.look_at(now, hold);
-        if !self.is_last_guard(hold) {
+        if !self.is_last_guard(guard, hold) {
             return self.resolve(call, Outcome::Done);
         }
         let Some(it) = self.holds.get(&hold) else {
@@ -951,7 +1023,7 @@ impl Progress {
                 Stage::Again(asked, _) => Some(asked),
                 _ => None,
             },
-            Self::Connect(_) => None,
+            Self::Connect(_) | Self::Early(_) => None,
         }
     }
 }

@@ -46,8 +46,8 @@ final class Engine {
         var times = Arrays.stream(limits).mapToLong(limit -> millis("timeout", limit)).toArray();
         var seed = new byte[32];
         new SecureRandom().nextBytes(seed);
-        passInput(Format.configuration(new Writer(), Format.VERSION, url, name, "rlock-java", Client.VERSION,
-                times[0], times[1], times[2], seed));
+        passInput(Format.configuration(new Writer(), Format.VERSION, List.of(url), Format.TOGETHER_SINGLE, name, "rlock-java",
+                Client.VERSION, times[0], times[1], times[2], seed));
         var wrong = instance.export("rlock_open").apply()[0];
         if (wrong != 0) {
             throw new IllegalArgumentException(new String(result(wrong), StandardCharsets.UTF_8));

@@ -9,7 +9,7 @@ import rlock.Engine.Writer;
 
 /** The events and actions of docs/embedding.md. */
 final class Format {
-    static final int VERSION = 1;
+    static final int VERSION = 2;
     static final int OWNING_NEW = 0;
     static final int OWNING_ACTIVITY = 1;
     static final int OWNING_NAMED = 2;
@@ -30,6 +30,9 @@ final class Format {
     static final int LEVEL_DEBUG = 0;
     static final int LEVEL_INFORMATION = 1;
     static final int LEVEL_WARNING = 2;
+    static final int TOGETHER_SINGLE = 0;
+    static final int TOGETHER_QUORUM = 1;
+    static final int TOGETHER_ANY_GRACE = 2;
 
     private Format() {}
 
@@ -125,9 +128,10 @@ final class Format {
         }
     }
 
-    static Writer configuration(Writer to, int version, String url, String name, String library, String libraryVersion, long response, long retry, long replication, byte[] seed) {
+    static Writer configuration(Writer to, int version, List<String> urls, int together, String name, String library, String libraryVersion, long response, long retry, long replication, byte[] seed) {
         to.u32(version);
-        to.text(url);
+        to.list(urls);
+        to.u8(together);
         to.text(name);
         to.text(library);
         to.text(libraryVersion);
