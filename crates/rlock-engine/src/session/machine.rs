@@ -93,7 +93,7 @@ impl Machine {
         fn is_clean(self: &Self) -> bool;
         #[must_use]
         fn is_empty(self: &Self) -> bool;
-        /// Of a quorum, those of its first member.
+        /// A quorum returns those of its first member.
         #[must_use]
         fn endpoint(self: &Self) -> &Endpoint;
     }

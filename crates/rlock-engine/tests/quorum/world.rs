@@ -67,7 +67,7 @@ struct Client {
     last: u64,
     calls: BTreeMap<Id, Expected>,
     guards: BTreeMap<Id, (&'static str, Owner, Arc<Proof>)>,
-    /// Those whose end was told.
+    /// Those whose end it knows.
     over: BTreeSet<Id>,
     open: HashMap<ConnectionId, u64>,
 }

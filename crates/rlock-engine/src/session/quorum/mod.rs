@@ -342,7 +342,7 @@ impl Quorum {
         self.resolve(call, Outcome::Failed(error));
     }
 
-    /// Tells the guards of a hold that it ends, unless its loss was told before.
+    /// Tells the guards of a hold that it ends, unless they know of its loss.
     fn over(&mut self, hold: Id, why: Loss) {
         let hold = self.holds.get(&hold).filter(|it| !it.is_reported);
         for guard in hold.into_iter().flat_map(|it| it.guards.iter().copied()) {
