@@ -950,7 +950,7 @@ impl Quorum {
             return self.resolve(call, Outcome::Done);
         }
         let Some(it) = self.holds.get(&hold) else {
-            return;
+            return self.fail(call, Error::Lost(Loss::Released));
         };
         let loss = it.proof.loss(now);
         let mut asked = Asked::begin(now, it.terms.lease);
