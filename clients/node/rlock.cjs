@@ -66,6 +66,11 @@ const fenceOf = value => {
   throw new RangeError(`fence is ${inspect(value)}, it must be a whole number from 1 to ${Number.MAX_SAFE_INTEGER}`);
 };
 
+const urlOf = (name, value) => {
+  if (typeof value === 'string') return value;
+  throw new TypeError(`${name} is ${inspect(value)}, it must be a string`);
+};
+
 const closed = () => new RlockError('Closed', 'the client has been closed');
 
 const listen = (signal, abort) => {
@@ -74,7 +79,8 @@ const listen = (signal, abort) => {
   signal?.addEventListener('abort', abort, { once: true });
 };
 
-class Client {
+/** Runs the engine of a client or a quorum: its sockets, its timer, and the calls and guards of its users. */
+class Host {
   #engine;
   #sockets = new Map();
   #calls = new Map();
@@ -83,72 +89,22 @@ class Client {
   /** How many callers wait for a change. */
   #awaited = 0;
   #last = 0;
-  #activities = 0;
   #timer;
   #due = NONE;
   #tls;
   #log;
   #isClosed = false;
 
-  constructor(url = 'redis://127.0.0.1:6379', options = {}) {
-    if (typeof url !== 'string') throw new TypeError(`url is ${url}, it must be a string`);
+  constructor(urls, kind, options) {
     const { name = '', responseTimeout, retryTimeout, replicationTimeout } = options;
     this.#tls = options.tls ?? {};
     this.#log = options.log ?? warn;
     this.#engine = new Engine({
-      urls: [Buffer.from(url)], together: together.single, name, library: 'rlock-node', libraryVersion: version,
+      urls: urls.map(url => Buffer.from(url)), together: kind, name, library: 'rlock-node', libraryVersion: version,
       response: millis('responseTimeout', responseTimeout, ABSENT),
       retry: millis('retryTimeout', retryTimeout, ABSENT),
       replication: millis('replicationTimeout', replicationTimeout, ABSENT),
     });
-  }
-
-  lock(key, options) { return this.#lock([key], access.exclusive, options); }
-  tryLock(key, options) { return this.#try([key], access.exclusive, options); }
-  lockAll(keys, options) { return this.#lock(keys, access.exclusive, options); }
-  tryLockAll(keys, options) { return this.#try(keys, access.exclusive, options); }
-  read(key, options) { return this.#lock([key], access.shared, options); }
-  tryRead(key, options) { return this.#try([key], access.shared, options); }
-  acquire(key, limit, options) { return this.#lock([key], access.permits, { ...options, limit }); }
-  tryAcquire(key, limit, options) { return this.#try([key], access.permits, { ...options, limit }); }
-
-  async using(keys, options, work = options) {
-    if (typeof work !== 'function') throw new TypeError('work must be a function');
-    const guard = await this.#lock([].concat(keys), access.exclusive, options === work ? {} : options);
-    let result;
-    try {
-      result = await work(guard.signal, guard);
-    } catch (error) {
-      // The error of the work matters more than a loss of the lock.
-      await guard.release().catch(() => {});
-      throw error;
-    }
-    await guard.release();
-    return result;
-  }
-
-  election(key, options) { return new Election(this.#operations, keyBytes(key), options); }
-
-  activity() { return Object.freeze({ number: ++this.#activities }); }
-
-  async connect(options) { await this.#call(event.connect, undefined, options); }
-
-  async info(key) { return this.#ask('RLOCK.INFO', keyBytes(key)); }
-  async force(key, { fence } = {}) {
-    const options = fence === undefined ? [] : ['FENCE', `${fenceOf(fence)}`];
-    return this.#ask('RLOCK.FORCE', keyBytes(key), true, options);
-  }
-
-  async #ask(word, key, changes = false, options = []) {
-    const words = [Buffer.from(word), key, ...options.map(it => Buffer.from(it))];
-    const [answer] = await this.#call(event.question, { key, words, changes, limit: NONE });
-    if (answer instanceof Error) throw new RlockError('Refused', answer.message);
-    return answer;
-  }
-
-  async metrics() {
-    const [grants, waits, losses, lateRenewals, reconnects] = await this.#call(event.metrics);
-    return { grants, waits, losses, lateRenewals, reconnects };
   }
 
   async close({ timeout = 5000 } = {}) {
@@ -156,25 +112,24 @@ class Client {
     if (this.#isClosed) return;
     this.#isClosed = true;
     const late = new Promise(resolve => { setTimeout(resolve, Math.min(TIMER_MAX, limit)).unref(); });
-    const flushed = this.#call(event.flush, undefined, {}, true);
     this.#handle(event.leaveAll);
+    const flushed = this.call(event.flush, undefined, {}, true);
     await Promise.race([flushed, late]).catch(() => {});
     this.#handle(event.closed);
   }
 
-  [Symbol.asyncDispose ?? Symbol.for('asyncDispose')]() { return this.close(); }
-
-  async #try(keys, mode, options) {
-    return this.#granted(keys, mode, { ...options, wait: 0 });
+  async try(keys, mode, options) {
+    return this.granted(keys, mode, { ...options, wait: 0 });
   }
 
-  async #lock(keys, mode, options) {
-    const guard = await this.#granted(keys, mode, options);
+  async lock(keys, mode, options) {
+    const guard = await this.granted(keys, mode, options);
     if (guard) return guard;
     throw new RlockError('NotAcquired', `${keys.join(', ')}: not acquired within ${options.wait} ms`);
   }
 
-  #granted(keys, mode, options = {}, value = undefined) {
+  /** Asks for locks, and for a leadership if there is a value to publish. Resolves to `null` if they are refused. */
+  granted(keys, mode, options = {}, value = undefined) {
     const { lease = 30_000, renew = true, activity, signal } = options;
     keys = keys.map(keyBytes);
     const limit = mode === access.permits ? count('limit', options.limit, 1, PERMITS_MAX) : 0;
@@ -187,11 +142,11 @@ class Client {
       lease: millis('lease', lease), renewed: renew, maxHold: millis('maxHold', options.maxHold, ENDLESS),
       bound: millis('bound', options.bound, ABSENT), replicas, value,
     };
-    if (value === undefined) return this.#call(event.lock, fields, { signal, keys, permits });
-    return this.#call(event.campaign, fields, { signal, keys, type: Leadership });
+    if (value === undefined) return this.call(event.lock, fields, { signal, keys, permits });
+    return this.call(event.campaign, fields, { signal, keys, type: Leadership });
   }
 
-  #observe(key, signal) {
+  observe(key, signal) {
     const call = ++this.#last;
     const abort = () => changes.end(signal.reason);
     const changes = new Changes({
@@ -215,7 +170,7 @@ class Client {
   }
 
   /** Begins a call. The engine or the signal settles its promise. */
-  #call(write, fields, { signal, ...about } = {}, isLast = false) {
+  call(write, fields, { signal, ...about } = {}, isLast = false) {
     if (this.#isClosed && !isLast) return Promise.reject(closed());
     if (signal?.aborted) return Promise.reject(signal.reason);
     const call = ++this.#last;
@@ -313,29 +268,18 @@ class Client {
   }
 
   #guard(it, { guard, keys, permits, type = Guard }) {
-    const known = guard ?? new type(this.#operations, it.guard, keys, permits);
+    const known = guard ?? new type(this, it.guard, keys, permits);
     known.grant(it.owner, it.fences);
     this.#guards.set(it.guard, known);
     return known;
   }
 
-  /** The operations of the client that guards and elections use. */
-  #operations = {
-    campaign: (key, value, options) => this.#granted([key], access.exclusive, options, bytesOf('value', value)),
-    leader: (key, options) => this.#call(event.leader, { key }, options),
-    observe: (key, signal) => this.#observe(key, signal),
-    proclaim: (guard, value) => this.#call(event.proclaim, { guard, value: bytesOf('value', value) }),
-    remaining: guard => this.#engine.remaining(guard),
-    release: (guard, least = NONE) => {
-      this.#guards.delete(guard);
-      return this.#call(event.release, { guard, least }, {}, true);
-    },
-    releasePermits: (guard, permits) => this.#call(event.releasePermits, { guard, permits }, {}, true),
-    extend: (guard, lease) => this.#call(event.extend, { guard, lease }),
-    downgrade: guard => this.#call(event.downgrade, { guard }),
-    upgrade: (guard, number, wait, options) =>
-      this.#call(event.upgrade, { guard: number, wait }, { ...options, guard }),
-  };
+  remaining(guard) { return this.#engine.remaining(guard); }
+
+  release(guard, least = NONE) {
+    this.#guards.delete(guard);
+    return this.call(event.release, { guard, least }, {}, true);
+  }
 
   #wakeAt(deadline) {
     const ms = Number(deadline - this.#engine.clock.now()) / 1e6;
@@ -361,9 +305,87 @@ class Client {
   }
 }
 
+/** What a client and a quorum have in common. */
+class Locks {
+  #host;
+  #activities = 0;
+
+  constructor(host) { this.#host = host; }
+
+  lock(key, options) { return this.#host.lock([key], access.exclusive, options); }
+  tryLock(key, options) { return this.#host.try([key], access.exclusive, options); }
+
+  async using(keys, options, work = options) {
+    if (typeof work !== 'function') throw new TypeError('work must be a function');
+    const guard = await this.#host.lock([].concat(keys), access.exclusive, options === work ? {} : options);
+    let result;
+    try {
+      result = await work(guard.signal, guard);
+    } catch (error) {
+      // The error of the work matters more than a loss of the lock.
+      await guard.release().catch(() => {});
+      throw error;
+    }
+    await guard.release();
+    return result;
+  }
+
+  activity() { return Object.freeze({ number: ++this.#activities }); }
+  async connect(options) { await this.#host.call(event.connect, undefined, options); }
+  close(options) { return this.#host.close(options); }
+  [Symbol.asyncDispose ?? Symbol.for('asyncDispose')]() { return this.close(); }
+}
+
+/** Locks of one server, of a master that Sentinels name, or of a cluster. */
+class Client extends Locks {
+  #host;
+
+  constructor(url = 'redis://127.0.0.1:6379', options = {}) {
+    const host = new Host([urlOf('url', url)], together.single, options);
+    super(host);
+    this.#host = host;
+  }
+
+  lockAll(keys, options) { return this.#host.lock(keys, access.exclusive, options); }
+  tryLockAll(keys, options) { return this.#host.try(keys, access.exclusive, options); }
+  read(key, options) { return this.#host.lock([key], access.shared, options); }
+  tryRead(key, options) { return this.#host.try([key], access.shared, options); }
+  acquire(key, limit, options) { return this.#host.lock([key], access.permits, { ...options, limit }); }
+  tryAcquire(key, limit, options) { return this.#host.try([key], access.permits, { ...options, limit }); }
+
+  election(key, options) { return new Election(this.#host, keyBytes(key), options); }
+
+  async info(key) { return this.#ask('RLOCK.INFO', keyBytes(key)); }
+  async force(key, { fence } = {}) {
+    const options = fence === undefined ? [] : ['FENCE', `${fenceOf(fence)}`];
+    return this.#ask('RLOCK.FORCE', keyBytes(key), true, options);
+  }
+
+  async #ask(word, key, changes = false, options = []) {
+    const words = [Buffer.from(word), key, ...options.map(it => Buffer.from(it))];
+    const [answer] = await this.#host.call(event.question, { key, words, changes, limit: NONE });
+    if (answer instanceof Error) throw new RlockError('Refused', answer.message);
+    return answer;
+  }
+
+  async metrics() {
+    const [grants, waits, losses, lateRenewals, reconnects] = await this.#host.call(event.metrics);
+    return { grants, waits, losses, lateRenewals, reconnects };
+  }
+}
+
+/** Locks on a majority of independent servers. */
+class Quorum extends Locks {
+  constructor(members, options = {}) {
+    if (!Array.isArray(members)) throw new TypeError(`members is ${inspect(members)}, it must be an array of strings`);
+    const urls = members.map((url, place) => urlOf(`members[${place}]`, url));
+    super(new Host(urls, options.anyGrace ? together.anyGrace : together.quorum, options));
+  }
+}
+
 /** A hold of one lock or several. */
 class Guard {
-  #operations;
+  #host;
   #number;
   #loss;
   #controller = new AbortController();
@@ -371,8 +393,8 @@ class Guard {
   /** How many are not released yet. */
   #permits;
 
-  constructor(operations, number, keys, permits = 1) {
-    this.#operations = operations;
+  constructor(host, number, keys, permits = 1) {
+    this.#host = host;
     this.#number = number;
     this.#permits = permits;
     this.keys = keys.map(key => Buffer.from(key).toString());
@@ -393,7 +415,7 @@ class Guard {
 
   get signal() { return this.#controller.signal; }
 
-  get remaining() { return this.#release || this.#loss ? 0 : this.#operations.remaining(this.#number); }
+  get remaining() { return this.#release || this.#loss ? 0 : this.#host.remaining(this.#number); }
 
   get isValid() { return this.remaining > 0; }
 
@@ -403,18 +425,18 @@ class Guard {
   }
 
   async release({ permits } = {}) {
-    if (permits === undefined) return (this.#release ??= this.#operations.release(this.#number));
+    if (permits === undefined) return (this.#release ??= this.#host.release(this.#number));
     if (this.#release) this.check();
     if (count('permits', permits, 1, this.#permits) === this.#permits) return this.release();
     this.#permits -= permits;
-    return this.#operations.releasePermits(this.#number, permits);
+    return this.#host.call(event.releasePermits, { guard: this.#number, permits }, {}, true);
   }
-  async releaseAfter(least) { return (this.#release ??= this.#operations.release(this.#number, millis('least', least))); }
-  async extend(lease) { return this.#operations.extend(this.#number, millis('lease', lease)); }
-  downgrade() { return this.#operations.downgrade(this.#number); }
+  async releaseAfter(least) { return (this.#release ??= this.#host.release(this.#number, millis('least', least))); }
+  async extend(lease) { return this.#host.call(event.extend, { guard: this.#number, lease: millis('lease', lease) }); }
+  downgrade() { return this.#host.call(event.downgrade, { guard: this.#number }); }
   async upgrade({ wait, ...options } = {}) {
-    const most = millis('wait', wait, ENDLESS);
-    return (await this.#operations.upgrade(this, this.#number, most, options)) !== null;
+    const fields = { guard: this.#number, wait: millis('wait', wait, ENDLESS) };
+    return (await this.#host.call(event.upgrade, fields, { ...options, guard: this })) !== null;
   }
 
   [Symbol.asyncDispose ?? Symbol.for('asyncDispose')]() { return this.release(); }
@@ -422,43 +444,48 @@ class Guard {
 
 /** The hold of a leader. */
 class Leadership extends Guard {
-  #operations;
+  #host;
   #number;
 
-  constructor(operations, number, keys) {
-    super(operations, number, keys);
-    this.#operations = operations;
+  constructor(host, number, keys) {
+    super(host, number, keys);
+    this.#host = host;
     this.#number = number;
   }
 
-  async proclaim(value) { await this.#operations.proclaim(this.#number, value); }
+  async proclaim(value) { await this.#host.call(event.proclaim, { guard: this.#number, value: bytesOf('value', value) }); }
   resign() { return this.release(); }
 }
 
 /** The leader at a key. */
 class Election {
-  #operations;
+  #host;
   #key;
   #options;
 
-  constructor(operations, key, options) {
-    this.#operations = operations;
+  constructor(host, key, options) {
+    this.#host = host;
     this.#key = key;
     this.#options = options;
   }
 
   async campaign(value, options) {
-    const leadership = await this.#operations.campaign(this.#key, value, { ...this.#options, ...options });
+    const leadership = await this.#campaign(value, options);
     if (leadership) return leadership;
     throw new RlockError('NotAcquired', `${Buffer.from(this.#key)}: not elected within ${options?.wait ?? this.#options?.wait} ms`);
   }
 
   async tryCampaign(value, options) {
-    return this.#operations.campaign(this.#key, value, { ...this.#options, ...options, wait: 0 });
+    return this.#campaign(value, { ...options, wait: 0 });
   }
 
-  async leader(options) { return this.#operations.leader(this.#key, options); }
-  observe({ signal } = {}) { return this.#operations.observe(this.#key, signal); }
+  #campaign(value, options) {
+    const asked = { ...this.#options, ...options };
+    return this.#host.granted([this.#key], access.exclusive, asked, bytesOf('value', value));
+  }
+
+  async leader(options) { return this.#host.call(event.leader, { key: this.#key }, options); }
+  observe({ signal } = {}) { return this.#host.observe(this.#key, signal); }
 }
 
 /** The changes that an observer receives, until it ends. */
@@ -519,4 +546,4 @@ class Changes {
   [Symbol.asyncDispose ?? Symbol.for('asyncDispose')]() { return this.return(); }
 }
 
-module.exports = { Changes, Client, Election, Guard, Leadership, RlockError };
+module.exports = { Changes, Client, Election, Guard, Leadership, Quorum, RlockError };

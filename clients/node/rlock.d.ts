@@ -5,8 +5,8 @@ export type Key = string | Uint8Array;
 
 /** The kind of an error; the codes are the same in every language. */
 export type Code =
-  | 'OutOfRange' | 'Connect' | 'ModuleMissing' | 'Unavailable' | 'NotReplicated' | 'Lost' | 'QueueFull' | 'Cancelled'
-  | 'Deadlock' | 'HeldOtherwise' | 'Denied' | 'NotALock' | 'OutOfMemory' | 'Refused' | 'Protocol' | 'Closed'
+  | 'OutOfRange' | 'Connect' | 'Member' | 'ModuleMissing' | 'Unavailable' | 'NotReplicated' | 'Lost' | 'QueueFull'
+  | 'Cancelled' | 'Deadlock' | 'HeldOtherwise' | 'Denied' | 'NotALock' | 'OutOfMemory' | 'Refused' | 'Protocol' | 'Closed'
   | 'NotAcquired';
 
 export class RlockError extends Error {
@@ -71,23 +71,36 @@ export interface Metrics {
   reconnects: number;
 }
 
-/**
- * Locks of one server, of a master that Sentinels name, or of a cluster. A client has one connection to each server, for
- * any number of locks and waits.
- */
-export class Client {
-  /**
-   * Creates a client, which connects at its first call. The URL begins with `redis://`, `rediss://`, `redis+unix://`,
-   * `redis+sentinel://`, `rediss+sentinel://`, `redis+cluster://` or `rediss+cluster://`; default `redis://127.0.0.1:6379`.
-   * @throws RangeError if the URL or an option is invalid
-   */
-  constructor(url?: string, options?: ClientOptions);
+/** What a client and a quorum have in common. */
+declare abstract class Locks {
+  protected constructor();
   /** Connects now, and rejects if that fails. Without it, the first call connects. */
   connect(options?: { signal?: AbortSignal }): Promise<void>;
   /** Waits for the lock. Rejects with `NotAcquired` after `wait`. */
   lock(key: Key, options?: LockOptions): Promise<Guard>;
   /** Takes the lock if it is free; otherwise `null`. */
   tryLock(key: Key, options?: LockOptions): Promise<Guard | null>;
+  /** Runs `work` while the lock is held. Rejects with `Lost` if it was lost, even if `work` did not notice. */
+  using<T>(key: Key, work: (signal: AbortSignal, guard: Guard) => Promise<T> | T): Promise<T>;
+  using<T>(key: Key, options: LockOptions, work: (signal: AbortSignal, guard: Guard) => Promise<T> | T): Promise<T>;
+  /** A new owner for sequential work. */
+  activity(): Activity;
+  /** Ends all waits with `Closed`, releases all holds, and closes the connections, within `timeout`: 5000 by default. */
+  close(options?: { timeout?: number }): Promise<void>;
+  [Symbol.asyncDispose](): Promise<void>;
+}
+
+/**
+ * Locks of one server, of a master that Sentinels name, or of a cluster. A client has one connection to each server, for
+ * any number of locks and waits.
+ */
+export class Client extends Locks {
+  /**
+   * Creates a client, which connects at its first call. The URL begins with `redis://`, `rediss://`, `redis+unix://`,
+   * `redis+sentinel://`, `rediss+sentinel://`, `redis+cluster://` or `rediss+cluster://`; default `redis://127.0.0.1:6379`.
+   * @throws RangeError if the URL or an option is invalid
+   */
+  constructor(url?: string, options?: ClientOptions);
   /** Takes all of 1 to 1024 locks, or none. */
   lockAll(keys: readonly Key[], options?: LockOptions): Promise<Guard>;
   tryLockAll(keys: readonly Key[], options?: LockOptions): Promise<Guard | null>;
@@ -104,8 +117,6 @@ export class Client {
   ): Promise<T>;
   /** The right to lead at a key, and the current leader. `options` apply to each campaign. Creating it sends nothing. */
   election(key: Key, options?: LockOptions): Election;
-  /** A new owner for sequential work. */
-  activity(): Activity;
   /** The fields of `RLOCK.INFO` for a lock. */
   info(key: Key): Promise<Record<string, unknown>>;
   /**
@@ -115,9 +126,34 @@ export class Client {
   force(key: Key, options?: { fence?: bigint | number }): Promise<number>;
   /** The counters of this client. */
   metrics(): Promise<Metrics>;
-  /** Ends all waits with `Closed`, releases all holds, and closes the connections, within `timeout`: 5000 by default. */
-  close(options?: { timeout?: number }): Promise<void>;
-  [Symbol.asyncDispose](): Promise<void>;
+}
+
+export interface QuorumOptions extends ClientOptions {
+  /**
+   * Allows leases above the startup grace of a member. Then a member that crashes may grant a lock again that is still
+   * held, and two can hold it at the same time. Use this only for servers that never forget for another reason. Default
+   * false: such a lease is refused with `Member`.
+   */
+  anyGrace?: boolean;
+}
+
+/**
+ * Locks that a majority of 3, 5, 7 or 9 independent servers holds, so they survive the failure of a minority. This is
+ * Redlock, with a queue and a fence; it is not consensus. A member needs `rlock.startup-grace-ms` of at least the longest
+ * lease, or `appendonly yes` with `appendfsync always`.
+ *
+ * The guards are those of a client. `upgrade` and `downgrade` reject with `OutOfRange`: all locks are exclusive.
+ */
+export class Quorum extends Locks {
+  /**
+   * Creates a quorum, which connects at its first call. Each URL is of one server (`redis://`, `rediss://`,
+   * `redis+unix://`), and all processes name the same ones. Members that are down join later.
+   *
+   * Calls reject with `Member` if a server cannot take part: it is the same as another one, a replica, or without the
+   * module.
+   * @throws RangeError if a URL, their number or an option is invalid
+   */
+  constructor(members: readonly string[], options?: QuorumOptions);
 }
 
 /** The value that a leader publishes: text or any bytes, 0 to 1024 of them. */
@@ -230,3 +266,6 @@ export class Leadership extends Guard {
   /** Ends the leadership: the same as `release`. */
   resign(): Promise<void>;
 }
+
+// Nothing else is exported.
+export {};

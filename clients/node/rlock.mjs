@@ -1,4 +1,4 @@
 // The same for `import`.
 import rlock from './rlock.cjs';
 
-export const { Changes, Client, Election, Guard, Leadership, RlockError } = rlock;
+export const { Changes, Client, Election, Guard, Leadership, Quorum, RlockError } = rlock;

@@ -311,17 +311,22 @@ test('events are encoded and actions are decoded as recorded', async () => {
   }
 });
 
-test('the examples of README run as they are', async t => {
-  const { url } = await start(t);
+test('the examples of the documents run as they are', async t => {
+  // Members that forget nothing, so they need no grace.
+  const durable = ['--set', 'appendonly yes', '--set', 'appendfsync always'];
+  const started = await Promise.all([1, 2, 3].map(() => start(t, 'one', ...durable)));
   const docs = process.env.RLOCK_DOCS ?? fileURLToPath(new URL('../../../docs', import.meta.url));
-  const readmes = [fileURLToPath(new URL('../README.md', import.meta.url)), `${docs}/../README.md`];
-  const readme = (await Promise.all(readmes.map(file => readFile(file, 'utf8')))).join('');
-  const examples = [...readme.matchAll(/```js\n([^]*?)```/g)].map(([, text]) => text.replace(/redis:\/\/127.0.0.1:6379/, url));
-  assert.equal(examples.length, 4);
+  const files = [fileURLToPath(new URL('../README.md', import.meta.url)), `${docs}/../README.md`, `${docs}/migration.md`];
+  const text = (await Promise.all(files.map(file => readFile(file, 'utf8')))).join('');
+  const addressed = text.replace(/redis:\/\/127.0.0.1:63(79|8[01])/g, (_, port) => started[['79', '80', '81'].indexOf(port)].url);
+  const examples = [...addressed.matchAll(/```js\n([^]*?)```/g)].map(([, example]) => example);
+  assert.equal(examples.length, 7);
   const here = fileURLToPath(new URL('..', import.meta.url));
-  for (const text of examples) {
-    const type = text.startsWith('import') ? 'module' : 'commonjs';
+  for (const example of examples) {
+    const type = example.startsWith('import') ? 'module' : 'commonjs';
     // A package can import itself by its name.
-    await promisify(execFile)(process.execPath, [`--input-type=${type}`, '-e', text], { cwd: here, timeout: 10_000 });
+    const { stdout, stderr } = await promisify(execFile)(process.execPath, [`--input-type=${type}`, '-e', example], { cwd: here, timeout: 10_000 });
+    assert.equal(stderr, '');
+    if (/using/.test(example)) assert.match(stdout, /^held/);
   }
 });

@@ -1,5 +1,5 @@
 // A program of a user, for the compiler to check.
-import { Client, RlockError, type Guard, type Leader, type Leadership } from '../rlock.js';
+import { Client, Quorum, RlockError, type Guard, type Leader, type Leadership } from '../rlock.js';
 
 export async function use(): Promise<number> {
   await using client = new Client('redis://127.0.0.1', { name: 'use', log: (level, text) => console.log(level, text) });
@@ -14,7 +14,14 @@ export async function use(): Promise<number> {
   }
   await leadership.resign();
   if (leader && leader.fence !== leadership.fence) return leader.timeLeft;
-  const fence: bigint = guard.fence;
+  await using quorum = new Quorum(['redis://a', 'redis://b', 'redis://c'], { name: 'use', anyGrace: true });
+  const byMajority: Guard = await quorum.lock('k', { lease: 1000, activity: quorum.activity() });
+  await quorum.using('k', (signal: AbortSignal, held) => held.check());
+  // @ts-expect-error A quorum takes one key.
+  await quorum.using(['a', 'b'], () => {});
+  // @ts-expect-error What both have in common is no class of its own.
+  type Hidden = import('../rlock.js').Locks;
+  const fence: bigint = byMajority.fence;
   await guard.release({ permits: 1 });
   await guard.release();
   try {
