@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"rlock/internal/program"
 )
 
 var (
@@ -17,9 +19,9 @@ var (
 	closed = &Error{Code: "Closed", Message: "the client has been closed"}
 )
 
-// Client takes locks of one server, of a master that Sentinels name, or of a cluster. It has one connection to each server,
-// for any number of locks and waits. Two goroutines serve each connection; holds and waits need none. It is safe for
-// concurrent use.
+// Client takes locks of one server, of a master that Sentinels name, or of a cluster; package quorum takes those of several
+// independent servers. It has one connection to each server, for any number of locks and waits. Two goroutines serve each
+// connection; holds and waits need none. It is safe for concurrent use.
 type Client struct {
 	options Options
 
@@ -67,13 +69,27 @@ type Options struct {
 // NewClient creates a client, which connects at its first call. The URL begins with redis://, rediss://, redis+unix://,
 // redis+sentinel://, rediss+sentinel://, redis+cluster:// or rediss+cluster://. Every error is an ErrOutOfRange.
 func NewClient(url string, options Options) (*Client, error) {
+	return newClient(single, []string{url}, togetherSingle, options)
+}
+
+func init() {
+	program.NewQuorum = func(engine *program.Program, urls []string, anyGrace bool, options any) (any, error) {
+		together := uint8(togetherQuorum)
+		if anyGrace {
+			together = togetherAnyGrace
+		}
+		return newClient(engine, urls, together, options.(Options))
+	}
+}
+
+func newClient(of *program.Program, urls []string, together uint8, options Options) (*Client, error) {
 	limits := [3]time.Duration{options.ResponseTimeout, options.RetryTimeout, options.ReplicationTimeout}
 	for i, name := range []string{"ResponseTimeout", "RetryTimeout", "ReplicationTimeout"} {
 		if limits[i] < 0 {
 			return nil, outOfRange("%s is %v, it must not be below zero", name, limits[i])
 		}
 	}
-	engine, err := newEngine(url, options.Name, limits)
+	engine, err := newEngine(of, urls, together, options.Name, limits)
 	if err != nil {
 		return nil, err
 	}

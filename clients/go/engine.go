@@ -8,36 +8,25 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"sync"
 	"time"
 
-	"github.com/tetratelabs/wazero"
 	"github.com/tetratelabs/wazero/api"
+
+	"rlock/internal/program"
 )
 
 // The engine of rlock's clients. docs/embedding.md describes the format of its events and actions. In a checkout,
 // clients/build-engine clients/go/rlock_engine.wasm builds it.
 //
 //go:embed rlock_engine.wasm
-var program []byte
+var code []byte
+
+var single = program.New("rlock_engine.wasm", code)
 
 const (
 	none      = math.MaxUint64 // Instead of a time: no limit, or no time at all.
 	malformed = math.MaxUint32
 )
-
-// compiled is the engine's code, once for the process. Each client has an instance, which is small.
-var compiled = sync.OnceValues(func() (build func() (api.Module, error), err error) {
-	ctx := context.Background()
-	runtime := wazero.NewRuntime(ctx)
-	module, err := runtime.CompileModule(ctx, program)
-	if err != nil {
-		return nil, fmt.Errorf("rlock: rlock_engine.wasm: %w", err)
-	}
-	return func() (api.Module, error) {
-		return runtime.InstantiateModule(ctx, module, wazero.NewModuleConfig().WithName(""))
-	}, nil
-})
 
 // engine makes the decisions of one client. Only one goroutine at a time may use it.
 type engine struct {
@@ -47,14 +36,10 @@ type engine struct {
 	event                                       writer
 }
 
-func newEngine(url, name string, limits [3]time.Duration) (*engine, error) {
-	build, err := compiled()
+func newEngine(of *program.Program, urls []string, together uint8, name string, limits [3]time.Duration) (*engine, error) {
+	module, err := of.Instance()
 	if err != nil {
 		return nil, err
-	}
-	module, err := build()
-	if err != nil {
-		return nil, fmt.Errorf("rlock: %w", err)
 	}
 	function := module.ExportedFunction
 	e := &engine{
@@ -62,7 +47,7 @@ func newEngine(url, name string, limits [3]time.Duration) (*engine, error) {
 		openMachine: function("rlock_open"), handle: function("rlock_handle"), remains: function("rlock_remaining"),
 	}
 	if version := e.call(function("rlock_version")); version != formVersion {
-		return nil, fmt.Errorf("rlock: rlock_engine.wasm is of version %d, it must be %d", version, formVersion)
+		return nil, fmt.Errorf("rlock: %s is of version %d, it must be %d", of.Name(), version, formVersion)
 	}
 	var times [3]uint64
 	for i, limit := range limits {
@@ -70,7 +55,7 @@ func newEngine(url, name string, limits [3]time.Duration) (*engine, error) {
 	}
 	seed := make([]byte, 32)
 	rand.Read(seed)
-	e.event.configuration(formVersion, []string{url}, togetherSingle, name, "rlock-go", Version, times[0], times[1], times[2], seed)
+	e.event.configuration(formVersion, urls, together, name, "rlock-go", Version, times[0], times[1], times[2], seed)
 	e.passInput()
 	if wrong := e.call(e.openMachine); wrong != 0 {
 		text := string(e.result(wrong))

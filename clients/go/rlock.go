@@ -60,6 +60,7 @@ var (
 	ErrRefused       = &Error{Code: "Refused", Message: "the server refused the request"}
 	ErrNotReleased   = &Error{Code: "NotReleased", Message: "the server refused to release locks"}
 	ErrProtocol      = &Error{Code: "Protocol", Message: "the server's answer has an unexpected form"}
+	ErrMember        = &Error{Code: "Member", Message: "a server cannot be a member of the quorum"}
 	ErrClosed        = &Error{Code: "Closed", Message: "the client has been closed"}
 )
 

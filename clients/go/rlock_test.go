@@ -955,13 +955,19 @@ func TestRecord(t *testing.T) {
 func TestReadme(t *testing.T) {
 	t.Parallel()
 	s := start(t)
+	var members []string
+	for number := range 3 { // They forget nothing, so they need no grace.
+		member := start(t, "one", "--set", "appendonly yes", "--set", "appendfsync always")
+		members = append(members, fmt.Sprintf("redis://locks-%d", number+1), strings.TrimSuffix(member.URL, "/"))
+	}
+	addresses := strings.NewReplacer(append(members, "redis://127.0.0.1:6379", s.URL)...)
 	here := must(filepath.Abs("."))(t)
 	readmes := string(must(os.ReadFile("README.md"))(t)) + string(must(os.ReadFile("../../README.md"))(t))
 	programs := regexp.MustCompile("(?s)```go\n(package main.*?)```").FindAllStringSubmatch(readmes, -1)
-	isTrue(t, len(programs) == 4)
+	isTrue(t, len(programs) == 5)
 	for _, program := range programs {
 		directory := t.TempDir()
-		source := strings.ReplaceAll(program[1], "redis://127.0.0.1:6379", s.URL)
+		source := addresses.Replace(program[1])
 		module := fmt.Sprintf("module first\n\ngo 1.25.0\n\nrequire rlock v0.0.0\n\nrequire (\n\tgithub.com/tetratelabs/wazero v1.12.0 // indirect\n\tgolang.org/x/sys v0.44.0 // indirect\n)\n\nreplace rlock => %s\n", here)
 		for name, text := range map[string]string{
 			"main.go": source, "go.mod": module, "go.sum": string(must(os.ReadFile("go.sum"))(t)),

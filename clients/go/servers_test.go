@@ -18,8 +18,11 @@ import (
 // server is the servers that rlock-testserver has started. They end with their test.
 type server struct {
 	URL     string
-	Servers []struct{ Port, PID int }
-	TLS     struct{ URL, Authority string }
+	Servers []struct {
+		Port, PID int
+		Log       string
+	}
+	TLS struct{ URL, Authority string }
 }
 
 func start(t *testing.T, arguments ...string) *server {
@@ -49,6 +52,16 @@ func start(t *testing.T, arguments ...string) *server {
 	}
 	return made
 }
+
+// For the tests of package quorum, which cannot be in this package, because package quorum imports it.
+type Server = server
+
+var (
+	Start, Ask, Eventually = start, ask, eventually
+	Done, Is, IsTrue       = done, is, isTrue
+)
+
+func Must[T any](value T, err error) func(testing.TB) T { return must(value, err) }
 
 func (s *server) port() int { return s.Servers[0].Port }
 
