@@ -58,6 +58,8 @@ pub(super) struct Connection {
     /// The next check: not after the moment when it may have failed.
     pub(super) timer_due: Option<Instant>,
     pub(super) output: Vec<u8>,
+    /// The last command that was encoded, for its memory.
+    pub(super) command: Command,
     pub(super) expected: VecDeque<Expected>,
     /// When bytes last arrived.
     last_received: Instant,
@@ -145,6 +147,7 @@ impl Connection {
             limit,
             timer_due: Some(until),
             output: Vec::new(),
+            command: Command::default(),
             expected: VecDeque::new(),
             last_received: now,
             channel: None,

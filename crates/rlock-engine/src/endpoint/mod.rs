@@ -692,7 +692,8 @@ impl Endpoint {
             return;
         };
         let was_empty = connection.output.is_empty();
-        let left = requests::encode(&request, channel, &mut connection.output);
+        let (command, output) = (&mut connection.command, &mut connection.output);
+        let left = requests::encode(&request, channel, command, output);
         connection.expected.push_back(Expected {
             sent: now,
             kind: ReplyKind::Request {

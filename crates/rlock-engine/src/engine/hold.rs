@@ -505,19 +505,13 @@ impl Engine {
         };
         self.hold_leaves(id, hold.node, hold.terms.bound);
         for name in hold.proof.claims.names() {
-            if let Some(claim) = self.claims.get_mut(name)
-                && claim.hold == Some(id)
-            {
-                claim.hold = None;
+            let Some(claim) = self.claims.get_mut(name) else {
+                continue;
+            };
+            claim.hold.take_if(|hold| *hold == id);
+            if claim.is_unused() {
+                self.claims.remove(name);
             }
-            self.forget_if_unused(name);
-        }
-    }
-
-    pub(super) fn forget_if_unused(&mut self, name: &Name) {
-        let claim = self.claims.get(name);
-        if claim.is_some_and(|claim| claim.queue.is_empty() && claim.hold.is_none()) {
-            self.claims.remove(name);
         }
     }
 

@@ -20,7 +20,7 @@
 //! - `proof`: what a guard knows without the engine.
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -120,13 +120,43 @@ pub struct Metrics {
 /// The state of one owner at one key.
 #[derive(Debug, Default)]
 struct Claim {
-    /// Operations in progress, in order; the first has the turn.
-    queue: VecDeque<Id>,
+    /// The operation in progress that has the turn.
+    turn: Option<Id>,
+    /// The others, in order; usually there are none, and nothing is allocated.
+    behind: VecDeque<Id>,
     /// The newest hold.
     hold: Option<Id>,
     /// The largest fence whose loss the server has reported. The report may come
     /// before the reply that granted it.
     fence_lost: u64,
+}
+
+impl Claim {
+    /// Adds an operation behind the others.
+    fn enter(&mut self, id: Id) {
+        match self.turn {
+            None => self.turn = Some(id),
+            Some(_) => self.behind.push_back(id),
+        }
+    }
+
+    /// Removes an operation, and passes the turn on if it had it.
+    fn leave(&mut self, id: Id) {
+        match self.turn == Some(id) {
+            true => self.turn = self.behind.pop_front(),
+            false => self.behind.retain(|it| *it != id),
+        }
+    }
+
+    /// The operations in progress, in order.
+    fn operations(&self) -> impl Iterator<Item = &Id> {
+        self.turn.iter().chain(&self.behind)
+    }
+
+    /// Whether the owner neither holds the key nor asks for it.
+    fn is_unused(&self) -> bool {
+        self.turn.is_none() && self.hold.is_none()
+    }
 }
 
 /// The purpose of a deadline of the engine.
@@ -147,7 +177,8 @@ pub struct Engine {
     quiet: Option<Duration>,
     /// How long replicas may take to acknowledge.
     replication: Duration,
-    nodes: BTreeMap<Node, NodeState>,
+    /// By their numbers.
+    nodes: Vec<NodeState>,
     /// Whether no server will ever be connected again.
     is_closed: bool,
     /// Whether nothing new may be acquired.
@@ -193,7 +224,7 @@ impl Engine {
             retry_timeout,
             quiet: None,
             replication,
-            nodes: BTreeMap::new(),
+            nodes: Vec::new(),
             is_closed: false,
             is_leaving: false,
             alive: proof::alive(&routes),
@@ -316,7 +347,7 @@ impl Engine {
             && self.separate.is_empty()
             && self.separate_at.is_empty()
             && self.timers.is_empty()
-            && self.nodes.values().all(NodeState::is_unused)
+            && self.nodes.iter().all(NodeState::is_unused)
     }
 
     fn run_due(&mut self, now: Instant) {
@@ -396,8 +427,7 @@ impl Engine {
                 }
             }
             let claims = claims.names().filter_map(|name| self.claims.get(name));
-            self.next
-                .extend(claims.filter_map(|claim| claim.queue.front()));
+            self.next.extend(claims.filter_map(|claim| claim.turn));
         }
         let Some(sent) = self.requests.remove(&request) else {
             return;
@@ -422,12 +452,12 @@ impl Engine {
 
     fn closed(&mut self, now: Instant) {
         self.is_closed = true;
-        for state in self.nodes.values_mut() {
+        for state in &mut self.nodes {
             state.connection = ConnectionState::Closed;
             state.works.clear();
         }
-        for node in self.nodes.keys() {
-            self.cut_bound(now, *node);
+        for node in (0..).map(Node).take(self.nodes.len()) {
+            self.cut_bound(now, node);
         }
         if self.is_leaving {
             self.end_all(now);
@@ -447,7 +477,8 @@ impl Engine {
             self.forget(hold);
         }
         self.claims.retain(|_, claim| {
-            claim.queue.clear();
+            claim.turn = None;
+            claim.behind.clear();
             claim.hold.is_some()
         });
         self.timers.clear();

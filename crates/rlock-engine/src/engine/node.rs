@@ -92,10 +92,10 @@ pub(super) struct NodeState {
     pub(super) heartbeat: Option<Instant>,
 }
 
-impl Default for NodeState {
-    fn default() -> Self {
+impl NodeState {
+    fn new(connection: ConnectionState) -> Self {
         Self {
-            connection: ConnectionState::Idle,
+            connection,
             connections: 0,
             known_good: Instant::from_nanos(0),
             last_answer: Instant::from_nanos(0),
@@ -106,9 +106,7 @@ impl Default for NodeState {
             heartbeat: None,
         }
     }
-}
 
-impl NodeState {
     /// Whether this client has no hold and no waiting request there.
     pub(super) fn is_unused(&self) -> bool {
         let is_quiet = self.graces.is_empty() && self.leases.is_empty();
@@ -118,19 +116,28 @@ impl NodeState {
 
 impl Engine {
     pub(super) fn node_state(&mut self, node: Node) -> &mut NodeState {
-        let is_closed = self.is_closed;
-        self.nodes.entry(node).or_insert_with(|| NodeState {
-            connection: if is_closed {
-                ConnectionState::Closed
-            } else {
-                ConnectionState::Idle
-            },
-            ..NodeState::default()
-        })
+        let number = usize::from(node.0);
+        if number >= self.nodes.len() {
+            self.add_nodes(node);
+        }
+        &mut self.nodes[number]
+    }
+
+    /// Adds the states of all servers up to this one.
+    #[cold]
+    fn add_nodes(&mut self, last: Node) {
+        let connection = self.connection(last);
+        let count = usize::from(last.0) + 1;
+        let new = || NodeState::new(connection);
+        self.nodes.resize_with(count, new);
+    }
+
+    pub(super) fn known_state(&self, node: Node) -> Option<&NodeState> {
+        self.nodes.get(usize::from(node.0))
     }
 
     pub(super) fn connection(&self, node: Node) -> ConnectionState {
-        match self.nodes.get(&node) {
+        match self.known_state(node) {
             Some(state) => state.connection,
             None if self.is_closed => ConnectionState::Closed,
             None => ConnectionState::Idle,
@@ -140,7 +147,7 @@ impl Engine {
     /// When the last answered request of that connection was made; the clock's
     /// start if the connection is gone.
     pub(super) fn known_good_of(&self, connection: u64) -> Instant {
-        let mut nodes = self.nodes.values();
+        let mut nodes = self.nodes.iter();
         let state = nodes.find(|state| state.connection.is(connection));
         state.map_or(Instant::from_nanos(0), |state| state.known_good)
     }
@@ -185,7 +192,7 @@ impl Engine {
 
     /// An earlier request may still be carried out after those of that connection.
     pub(super) fn predecessor_stays(&mut self, connection: u64) {
-        for state in self.nodes.values_mut() {
+        for state in &mut self.nodes {
             if let ConnectionState::Up {
                 number,
                 is_predecessor_gone,
@@ -225,7 +232,7 @@ impl Engine {
 
     /// The holds at a server, oldest first.
     pub(super) fn holds_at(&self, node: Node) -> impl Iterator<Item = (Id, &Hold)> {
-        let ids = self.nodes.get(&node).map(|state| &state.renewals.holds);
+        let ids = self.known_state(node).map(|state| &state.renewals.holds);
         let ids = ids.into_iter().flatten();
         let holds = ids.filter_map(|id| Some((*id, &**self.holds.get(id)?)));
         in_order(holds, |id, _| id)
@@ -233,7 +240,7 @@ impl Engine {
 
     /// The work at a server, oldest first.
     pub(super) fn works_at(&self, node: Node) -> impl Iterator<Item = (Id, &Work)> {
-        let ids = self.nodes.get(&node).map(|state| &state.works);
+        let ids = self.known_state(node).map(|state| &state.works);
         let ids = ids.into_iter().flatten();
         let works = ids.filter_map(|id| Some((*id, &**self.works.get(id)?)));
         in_order(works, |_, work| work.progress.order)

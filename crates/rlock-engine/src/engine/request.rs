@@ -294,7 +294,7 @@ impl Engine {
 
     /// The call that has the turn.
     fn call_in_turn(&self, name: &Name) -> Option<Id> {
-        let id = *self.claims.get(name)?.queue.front()?;
+        let id = self.claims.get(name)?.turn?;
         let work = self.works.get(&id)?;
         matches!(work.task, Task::Call(_)).then_some(id)
     }
@@ -326,7 +326,7 @@ impl Engine {
         if let Some(hold) = hold {
             return hold.has_fence(notice.fence);
         }
-        let first = claim.queue.front().and_then(|id| self.works.get(id));
+        let first = claim.turn.and_then(|id| self.works.get(&id));
         first.is_some_and(|work| match (&work.task, work.progress.stage) {
             // A request on the same connection comes after the grant.
             (Task::CleanUp(_), Stage::Asked(request)) => {

@@ -303,7 +303,7 @@ impl Engine {
     fn is_busy(&self, id: Id) -> bool {
         let hold = self.holds.get(&id).filter(|hold| !hold.terms.renewed);
         let mut names = hold.iter().flat_map(|hold| hold.proof.claims.names());
-        names.any(|name| self.claims.get(name).is_some_and(|it| !it.queue.is_empty()))
+        names.any(|name| self.claims.get(name).is_some_and(|it| it.turn.is_some()))
     }
 
     /// Renews a hold normally if it could not be attached or replicas must know
@@ -465,7 +465,7 @@ impl Engine {
 
     /// When the last answered request to the server was made.
     pub fn known_good(&self, node: Node) -> Instant {
-        let state = self.nodes.get(&node);
+        let state = self.known_state(node);
         state.map_or(Instant::from_nanos(0), |state| state.known_good)
     }
 

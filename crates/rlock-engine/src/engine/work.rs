@@ -23,7 +23,7 @@ use crate::engine::node::Node;
 use crate::engine::part_release::PartRelease;
 use crate::engine::request::{Reply, Request, Requester, Sent};
 use crate::engine::watchdog::Extension;
-use crate::engine::{Action, ConnectionState, Engine, Id, Outcome, Timer};
+use crate::engine::{Action, Claim, ConnectionState, Engine, Id, Outcome, Timer};
 use crate::error::{Error, Failure, Fault};
 
 /// Stands for a connection other than the main ones.
@@ -294,7 +294,7 @@ impl Engine {
         progress.node = self.routes.node(progress.claims.slot());
         for name in progress.claims.names() {
             let claim = self.claims.entry(name.clone()).or_default();
-            claim.queue.push_back(progress.id);
+            claim.enter(progress.id);
         }
         self.node_state(progress.node).works.insert(progress.id);
         self.run_steps(now, Box::new(work), Next::Ask);
@@ -317,14 +317,16 @@ impl Engine {
 
     /// Carries out the steps of a work until it has to wait or is over.
     fn run_steps(&mut self, now: Instant, mut work: Box<Work>, mut next: Next) {
+        let mut has_turn = false;
         work.progress.stage = loop {
             let (id, node) = (work.progress.id, work.progress.node);
             next = match next {
-                Next::Ask
-                    if !self.has_turn(&work.progress)
-                        || self.is_asked_separately(&work.progress.claims) =>
-                {
-                    break Stage::Turn;
+                Next::Ask if !has_turn => {
+                    has_turn = self.has_turn(&work.progress);
+                    if !has_turn {
+                        break Stage::Turn;
+                    }
+                    Next::Ask
                 }
                 Next::Ask if !work.progress.has_begun => {
                     work.progress.has_begun = true;
@@ -360,7 +362,7 @@ impl Engine {
                     work.task = Task::CleanUp(clean_up);
                     Next::Ask
                 }
-                Next::End(outcome) => return self.end(*work, outcome),
+                Next::End(outcome) => return self.end(&mut work.progress, outcome),
             }
         };
         let (id, due, awaited) = (work.progress.id, work.next_due(), work.lease());
@@ -381,27 +383,25 @@ impl Engine {
     }
 
     /// Ends a work that has nothing left to do, and passes the turn on.
-    fn end(&mut self, work: Work, outcome: Outcome) {
-        let mut progress = work.progress;
-        let id = progress.id;
-        progress.resolve(self, outcome);
-        self.node_state(progress.node).works.remove(&id);
-        if let Some(due) = progress.timer_due {
+    fn end(&mut self, work: &mut Progress, outcome: Outcome) {
+        let id = work.id;
+        work.resolve(self, outcome);
+        self.node_state(work.node).works.remove(&id);
+        if let Some(due) = work.timer_due {
             self.timers.remove(&(due, Timer::Work(id)));
         }
-        if let Some((node, lease)) = progress.awaited {
+        if let Some((node, lease)) = work.awaited {
             self.lease_is_not_awaited(node, lease);
         }
-        for name in progress.claims.names() {
-            if let Some(claim) = self.claims.get_mut(name) {
-                // It is usually the first, and many may be behind it.
-                match claim.queue.front() == Some(&id) {
-                    true => drop(claim.queue.pop_front()),
-                    false => claim.queue.retain(|queued| *queued != id),
-                }
-                self.next.extend(claim.queue.front());
+        for name in work.claims.names() {
+            let Some(claim) = self.claims.get_mut(name) else {
+                continue;
+            };
+            claim.leave(id);
+            self.next.extend(claim.turn);
+            if claim.is_unused() {
+                self.claims.remove(name);
             }
-            self.forget_if_unused(name);
         }
         for (awaited, _) in &mut self.flushes {
             awaited.remove(&id);
@@ -421,21 +421,24 @@ impl Engine {
     /// call that does not want to wait can wait for it.
     pub(super) fn is_turn_near(&self, claims: &Claims) -> bool {
         let ahead = claims.names().filter_map(|name| self.claims.get(name));
-        let mut ahead = ahead.flat_map(|claim| &claim.queue);
+        let mut ahead = ahead.flat_map(Claim::operations);
         ahead.all(|id| self.works.get(id).is_some_and(|work| work.is_short()))
     }
 
+    /// Whether it comes first at all of its keys, and nothing of its owner is in
+    /// progress on another connection.
     fn has_turn(&self, work: &Progress) -> bool {
         let mut claims = work.claims.names().map(|name| self.claims.get(name));
-        claims.all(|claim| claim.is_some_and(|claim| claim.queue.front() == Some(&work.id)))
+        let is_first = |claim: &Claim| claim.turn == Some(work.id);
+        claims.all(|claim| claim.is_some_and(is_first)) && !self.is_asked_separately(&work.claims)
     }
 
     fn yield_turn(&mut self, work: &Progress) {
         for name in work.claims.names() {
             if let Some(claim) = self.claims.get_mut(name) {
-                claim.queue.retain(|queued| *queued != work.id);
-                claim.queue.push_back(work.id);
-                self.next.extend(claim.queue.front());
+                claim.leave(work.id);
+                claim.enter(work.id);
+                self.next.extend(claim.turn);
             }
         }
     }

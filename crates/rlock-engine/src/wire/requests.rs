@@ -47,10 +47,16 @@ impl Channel {
     }
 }
 
-/// Appends `request` to the output; returns the number of replies that will come.
-pub fn encode(request: &Request, channel: &Channel, out: &mut Vec<u8>) -> usize {
+/// Appends `request` to the output, and leaves its last command in `command`, whose
+/// memory it reuses; returns the number of replies that will come.
+pub fn encode(
+    request: &Request,
+    channel: &Channel,
+    command: &mut Command,
+    out: &mut Vec<u8>,
+) -> usize {
     let mut count = 0;
-    each(request, Some(channel), |command| {
+    each(request, Some(channel), command, |command| {
         command.write(out);
         count += 1;
     });
@@ -61,12 +67,19 @@ pub fn encode(request: &Request, channel: &Channel, out: &mut Vec<u8>) -> usize 
 /// messages.
 pub fn commands(request: &Request) -> Vec<Command> {
     let mut commands = Vec::new();
-    each(request, None, |command| commands.push(command));
+    each(request, None, &mut Command::default(), |command| {
+        commands.push(command.clone());
+    });
     commands
 }
 
-fn each(request: &Request, channel: Option<&Channel>, mut send: impl FnMut(Command)) {
-    let last = match request {
+fn each(
+    request: &Request,
+    channel: Option<&Channel>,
+    command: &mut Command,
+    mut send: impl FnMut(&Command),
+) {
+    match request {
         Request::Acquire {
             claims,
             ask,
@@ -75,10 +88,9 @@ fn each(request: &Request, channel: Option<&Channel>, mut send: impl FnMut(Comma
             notify,
             value,
         } => {
-            let mut command = acquire(claims, *ask, terms.lease, *queueing);
-            options(&mut command, terms, channel.filter(|_| *notify));
-            publishing(&mut command, value.as_ref());
-            command
+            acquire(command, claims, *ask, terms.lease, *queueing);
+            options(command, terms, channel.filter(|_| *notify));
+            publishing(command, value.as_ref());
         }
         Request::Renew {
             claims,
@@ -88,17 +100,16 @@ fn each(request: &Request, channel: Option<&Channel>, mut send: impl FnMut(Comma
             notify,
             value,
         } => {
-            let mut command = renew(claims, terms.lease, *known, *raise);
-            options(&mut command, terms, channel.filter(|_| *notify));
-            publishing(&mut command, value.as_ref());
-            command
+            renew(command, claims, terms.lease, *known, *raise);
+            options(command, terms, channel.filter(|_| *notify));
+            publishing(command, value.as_ref());
         }
-        Request::Release { claims, fence } => release(claims, *fence),
+        Request::Release { claims, fence } => release(command, claims, *fence),
         Request::ReleaseEach { claims, fence } => {
             for key in claims.keys() {
-                let mut command = Command::new("RLOCK.RELEASE");
+                command.begin("RLOCK.RELEASE");
                 command.arg(key).arg(claims.owner().as_str()).arg("ALL");
-                under(&mut command, *fence);
+                under(command, *fence);
                 send(command);
             }
             return;
@@ -108,27 +119,27 @@ fn each(request: &Request, channel: Option<&Channel>, mut send: impl FnMut(Comma
             permits,
             fence,
         } => {
-            let mut command = command("RLOCK.RELEASE", claims);
+            one(command, "RLOCK.RELEASE", claims);
             command.arg("PERMITS").number(*permits);
-            under(&mut command, Some(*fence));
-            command
+            under(command, Some(*fence));
         }
-        Request::CountPermits { claims, .. } => info(claims.key()),
-        Request::Downgrade { claims } => command("RLOCK.DOWNGRADE", claims),
-        Request::Cancel { claims } => command("RLOCK.CANCEL", claims),
+        Request::CountPermits { claims, .. } => *command = info(claims.key()),
+        Request::Downgrade { claims } => one(command, "RLOCK.DOWNGRADE", claims),
+        Request::Cancel { claims } => one(command, "RLOCK.CANCEL", claims),
         // The first key withdraws a request for several keys, or ends its kept
         // place. The commands that undo a grant come after it.
         Request::CleanUp { claims, undo } => {
-            send(command("RLOCK.CANCEL", claims));
+            one(command, "RLOCK.CANCEL", claims);
+            send(command);
             match undo {
                 Undo::Nothing => return,
-                Undo::Release => release(claims, None),
-                Undo::Downgrade => command("RLOCK.DOWNGRADE", claims),
+                Undo::Release => release(command, claims, None),
+                Undo::Downgrade => one(command, "RLOCK.DOWNGRADE", claims),
             }
         }
-        Request::Ping => Command::new("PING"),
-    };
-    send(last);
+        Request::Ping => command.begin("PING"),
+    }
+    send(command);
 }
 
 /// `RLOCK.ACQUIRE` or `RLOCK.MACQUIRE`.
@@ -137,46 +148,42 @@ fn each(request: &Request, channel: Option<&Channel>, mut send: impl FnMut(Comma
 /// one entry. So a repetition after a lost reply changes nothing. A wait always
 /// has `KEEP`, so that it continues in its place after a lost connection.
 /// Nobody uses the place after the wait has ended.
-fn acquire(claims: &Claims, ask: Ask, lease: Duration, queueing: Queueing) -> Command {
-    let mut acquire = if claims.is_single() {
-        let mut command = command("RLOCK.ACQUIRE", claims);
+fn acquire(command: &mut Command, claims: &Claims, ask: Ask, lease: Duration, queueing: Queueing) {
+    if claims.is_single() {
+        one(command, "RLOCK.ACQUIRE", claims);
         command.number(millis(lease));
         match ask {
-            Ask::Exclusive => &mut command,
-            Ask::Shared => command.arg("SHARED"),
+            Ask::Exclusive => {}
+            Ask::Shared => drop(command.arg("SHARED")),
             Ask::Permits { limit, permits } => {
                 command.arg("SHARED").arg("LIMIT").number(limit.into());
-                command.arg("PERMITS").number(permits.into())
+                command.arg("PERMITS").number(permits.into());
             }
-        };
-        command
+        }
     } else {
-        several("RLOCK.MACQUIRE", claims, Some(lease))
-    };
+        several(command, "RLOCK.MACQUIRE", claims, Some(lease));
+    }
     // `WAIT 0` has no limit.
     let (wait_ms, kept) = match queueing {
-        Queueing::Try => return acquire,
+        Queueing::Try => return,
         Queueing::AtMost(wait) => (millis(wait).max(1), wait.min(KEPT_MAX)),
         Queueing::Unlimited => (0, KEPT_MAX),
     };
-    acquire.arg("WAIT").number(wait_ms);
-    acquire.arg("KEEP").number(millis(kept).max(1));
-    acquire
+    command.arg("WAIT").number(wait_ms);
+    command.arg("KEEP").number(millis(kept).max(1));
 }
 
 /// `RLOCK.RENEW`, answered with the fence; `RLOCK.MRENEW`, answered with the
 /// number of keys that the owner holds under the known fence. Without that fence
 /// it would also renew and count a newer grant of the same owner.
-fn renew(claims: &Claims, lease: Duration, known: u64, raise: Option<u64>) -> Command {
+fn renew(command: &mut Command, claims: &Claims, lease: Duration, known: u64, raise: Option<u64>) {
     if claims.is_single() {
-        let mut command = command("RLOCK.RENEW", claims);
+        one(command, "RLOCK.RENEW", claims);
         command.number(millis(lease));
-        under(&mut command, raise);
-        command
+        under(command, raise);
     } else {
-        let mut command = several("RLOCK.MRENEW", claims, Some(lease));
-        under(&mut command, Some(known));
-        command
+        several(command, "RLOCK.MRENEW", claims, Some(lease));
+        under(command, Some(known));
     }
 }
 
@@ -201,7 +208,8 @@ pub fn renew_in_writing(request: &Request) -> Vec<Command> {
         false => (lease, lease + ms),
     };
     let renewing = |lease| {
-        let mut command = renew(claims, lease, *known, *raise);
+        let mut command = Command::default();
+        renew(&mut command, claims, lease, *known, *raise);
         publishing(&mut command, value.as_ref());
         command
     };
@@ -219,15 +227,14 @@ pub fn wait(replicas: u16, limit: Duration) -> Command {
 
 /// Releases all entries, because the client counts them; only under `fence`, if
 /// there is one.
-fn release(claims: &Claims, fence: Option<u64>) -> Command {
-    let mut command = if claims.is_single() {
-        command("RLOCK.RELEASE", claims)
+fn release(command: &mut Command, claims: &Claims, fence: Option<u64>) {
+    if claims.is_single() {
+        one(command, "RLOCK.RELEASE", claims);
     } else {
-        several("RLOCK.MRELEASE", claims, None)
-    };
+        several(command, "RLOCK.MRELEASE", claims, None);
+    }
     command.arg("ALL");
-    under(&mut command, fence);
-    command
+    under(command, fence);
 }
 
 fn under(command: &mut Command, fence: Option<u64>) {
@@ -366,15 +373,14 @@ pub fn hello() -> Command {
 }
 
 /// A command with the first key and the owner.
-fn command(name: &str, claims: &Claims) -> Command {
-    let mut command = Command::new(name);
+fn one(command: &mut Command, name: &str, claims: &Claims) {
+    command.begin(name);
     command.arg(claims.key()).arg(claims.owner().as_str());
-    command
 }
 
 /// A command with the owner and all keys.
-fn several(name: &str, claims: &Claims, lease: Option<Duration>) -> Command {
-    let mut command = Command::new(name);
+fn several(command: &mut Command, name: &str, claims: &Claims, lease: Option<Duration>) {
+    command.begin(name);
     command.arg(claims.owner().as_str());
     if let Some(lease) = lease {
         command.number(millis(lease));
@@ -383,7 +389,6 @@ fn several(name: &str, claims: &Claims, lease: Option<Duration>) -> Command {
     for key in claims.keys() {
         command.arg(key);
     }
-    command
 }
 
 #[cfg(test)]
@@ -418,7 +423,7 @@ mod tests {
 
     fn sent(request: &Request) -> String {
         let mut out = Vec::new();
-        let count = encode(request, &channel(false), &mut out);
+        let count = encode(request, &channel(false), &mut Command::default(), &mut out);
         let sent = words(&out);
         assert_eq!(sent.len(), count);
         sent.join("; ")
@@ -489,7 +494,8 @@ mod tests {
         let request = request(&["k"], Ask::Exclusive, None, Queueing::Try);
         assert_eq!(sent(&request), "RLOCK.ACQUIRE k o 5 NOTIFY c");
         let mut out = Vec::new();
-        assert_eq!(encode(&request, &channel(true), &mut out), 1);
+        let count = encode(&request, &channel(true), &mut Command::default(), &mut out);
+        assert_eq!(count, 1);
         assert_eq!(words(&out), ["RLOCK.ACQUIRE k o 5 SNOTIFY c"]);
         assert_eq!(elsewhere(&commands(&request)), "RLOCK.ACQUIRE k o 5");
         assert_eq!(elsewhere(&[subscribe(&channel(true))]), "SSUBSCRIBE c");

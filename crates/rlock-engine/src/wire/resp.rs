@@ -20,6 +20,8 @@ const ELEMENTS_MAX: usize = 1 << 20;
 const DEPTH_MAX: usize = 8;
 /// The capacity of the buffer that is kept while it is empty.
 const BUFFER_KEPT: usize = 64 * 1024;
+/// The capacity for the words of a command that is kept for the next one.
+const COMMAND_KEPT: usize = 4 * 1024;
 
 /// One reply, or one message.
 #[derive(Clone, Debug, PartialEq)]
@@ -336,7 +338,7 @@ fn scalar(kind: u8, text: &[u8]) -> Result<Frame, Malformed> {
     Ok(match kind {
         b'+' => Frame::Simple(lossy(text)),
         b'-' => Frame::Error(error(text)),
-        b':' => Frame::Integer(number(text).ok_or(Malformed("no number"))?),
+        b':' => Frame::Integer(integer(text).ok_or(Malformed("no number"))?),
         b',' => Frame::Double(number(text).ok_or(Malformed("no number"))?),
         b'(' => {
             let digits = text.strip_prefix(b"-").unwrap_or(text);
@@ -377,6 +379,25 @@ fn number<T: std::str::FromStr>(text: &[u8]) -> Option<T> {
     std::str::from_utf8(text).ok()?.parse().ok()
 }
 
+/// A whole number. Most replies are one, and [`number`] would look at each digit
+/// twice.
+fn integer(text: &[u8]) -> Option<i64> {
+    let (is_negative, digits) = match text {
+        [b'-', digits @ ..] => (true, digits),
+        [b'+', digits @ ..] | digits => (false, digits),
+    };
+    let add = |number: i64, byte: &u8| {
+        let digit = byte.checked_sub(b'0').filter(|digit| *digit < 10)?;
+        let shifted = number.checked_mul(10)?;
+        match is_negative {
+            true => shifted.checked_sub(digit.into()),
+            false => shifted.checked_add(digit.into()),
+        }
+    };
+    let number = digits.iter().try_fold(0, add)?;
+    (!digits.is_empty()).then_some(number)
+}
+
 /// An announced length, at most `max`.
 fn count(text: &[u8], max: usize) -> Result<usize, Malformed> {
     match number(text) {
@@ -387,7 +408,7 @@ fn count(text: &[u8], max: usize) -> Result<usize, Malformed> {
 }
 
 /// A command with its arguments, as a server reads it.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct Command {
     words: usize,
     bytes: Vec<u8>,
@@ -400,8 +421,16 @@ impl Command {
             words: 0,
             bytes: Vec::with_capacity(256),
         };
-        command.arg(name);
+        command.begin(name);
         command
+    }
+
+    /// The same in the memory of the command that was here.
+    pub(crate) fn begin(&mut self, name: &str) {
+        self.words = 0;
+        self.bytes.clear();
+        self.bytes.shrink_to(COMMAND_KEPT);
+        self.arg(name);
     }
 
     /// Adds an argument of any bytes.
@@ -435,12 +464,15 @@ fn announce(out: &mut Vec<u8>, kind: u8, number: usize) {
             let tens = digit(number / 10);
             out.extend_from_slice(&[kind, tens, digit(number), b'\r', b'\n']);
         }
-        _ => {
-            out.push(kind);
-            out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
-            out.extend_from_slice(b"\r\n");
-        }
+        _ => announce_large(out, kind, number),
     }
+}
+
+#[cold]
+fn announce_large(out: &mut Vec<u8>, kind: u8, number: usize) {
+    out.push(kind);
+    out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
+    out.extend_from_slice(b"\r\n");
 }
 
 /// Shows only the name: arguments may be secret.
