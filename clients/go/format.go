@@ -72,6 +72,7 @@ type termsForm struct {
 	maxHold  uint64
 	bound    uint64
 	replicas uint16
+	margin   uint64
 }
 
 type leaderForm struct {
@@ -94,7 +95,7 @@ func (w *writer) wantedForm(it wantedForm) *writer {
 }
 
 func (w *writer) termsForm(it termsForm) *writer {
-	return w.u64(it.lease).flag(it.renewed).u64(it.maxHold).u64(it.bound).u16(it.replicas)
+	return w.u64(it.lease).flag(it.renewed).u64(it.maxHold).u64(it.bound).u16(it.replicas).u64(it.margin)
 }
 
 func (w *writer) configuration(version uint32, urls []string, together uint8, name string, library string, libraryVersion string, response uint64, retry uint64, replication uint64, seed []byte) {

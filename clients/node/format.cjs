@@ -17,7 +17,7 @@ const configuration = (to, it) => to.u32(it.version).list(it.urls).u8(it.togethe
 /** Each writes an event: the kind, the number of the call if it starts one, and the fields. */
 const event = {
   connect: (to, call) => to.u8(1).u64(call),
-  lock: (to, call, it) => to.u8(2).u64(call).u8(it.owner).u64(it.activity).text(it.name).list(it.keys).u8(it.mode).u32(it.permits).u32(it.limit).u64(it.wait).u64(it.lease).flag(it.renewed).u64(it.maxHold).u64(it.bound).u16(it.replicas),
+  lock: (to, call, it) => to.u8(2).u64(call).u8(it.owner).u64(it.activity).text(it.name).list(it.keys).u8(it.mode).u32(it.permits).u32(it.limit).u64(it.wait).u64(it.lease).flag(it.renewed).u64(it.maxHold).u64(it.bound).u16(it.replicas).u64(it.margin),
   release: (to, call, it) => to.u8(3).u64(call).u64(it.guard).u64(it.least),
   upgrade: (to, call, it) => to.u8(4).u64(call).u64(it.guard).u64(it.wait),
   extend: (to, call, it) => to.u8(5).u64(call).u64(it.guard).u64(it.lease),
@@ -34,7 +34,7 @@ const event = {
   tick: to => to.u8(16),
   leave: (to, it) => to.u8(17).u64(it.guard),
   untaken: (to, it) => to.u8(18).u64(it.guard),
-  campaign: (to, call, it) => to.u8(19).u64(call).u8(it.owner).u64(it.activity).text(it.name).list(it.keys).u8(it.mode).u32(it.permits).u32(it.limit).u64(it.wait).u64(it.lease).flag(it.renewed).u64(it.maxHold).u64(it.bound).u16(it.replicas).bytes(it.value),
+  campaign: (to, call, it) => to.u8(19).u64(call).u8(it.owner).u64(it.activity).text(it.name).list(it.keys).u8(it.mode).u32(it.permits).u32(it.limit).u64(it.wait).u64(it.lease).flag(it.renewed).u64(it.maxHold).u64(it.bound).u16(it.replicas).u64(it.margin).bytes(it.value),
   proclaim: (to, call, it) => to.u8(20).u64(call).u64(it.guard).bytes(it.value),
   observe: (to, call, it) => to.u8(21).u64(call).bytes(it.key),
   leader: (to, call, it) => to.u8(22).u64(call).bytes(it.key),

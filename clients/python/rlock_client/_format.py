@@ -61,7 +61,7 @@ _BQQI = struct.Struct("<BQQI").pack
 _BQQQ = struct.Struct("<BQQQ").pack
 _I = struct.Struct("<I").pack
 _Q = struct.Struct("<Q").pack
-_QBQQH = struct.Struct("<QBQQH").pack
+_QBQQHQ = struct.Struct("<QBQQHQ").pack
 _QQQ = struct.Struct("<QQQ").pack
 
 
@@ -82,8 +82,8 @@ def wanted(owner: bytes, keys: Sequence[bytes], mode: bytes) -> bytes:
     return owner + _list(keys) + mode
 
 
-def terms(lease: int, renewed: bool, max_hold: int, bound: int, replicas: int) -> bytes:
-    return _QBQQH(lease, renewed, max_hold, bound, replicas)
+def terms(lease: int, renewed: bool, max_hold: int, bound: int, replicas: int, margin: int) -> bytes:
+    return _QBQQHQ(lease, renewed, max_hold, bound, replicas, margin)
 
 
 def configuration(version: int, urls: Sequence[bytes], together: int, name: str, library: str, library_version: str, response: int, retry: int, replication: int, seed: bytes) -> bytes:

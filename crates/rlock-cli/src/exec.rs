@@ -112,6 +112,11 @@ pub(crate) struct Exec {
     #[arg(conflicts_with_all = ["shared", "limit", "bind", "replicas"])]
     quorum: Vec<String>,
 
+    /// Treat the lock as lost this much before others can have it, so that the
+    /// command has time to end. At most a third of --lease and of --bind.
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = from_zero)]
+    margin: Duration,
+
     /// How long the command has to end by itself after a loss before
     /// it is killed.
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = from_zero)]
@@ -161,6 +166,7 @@ impl Exec {
             permits: 1,
             bind: None,
             replicas: 0,
+            margin: Duration::ZERO,
             quorum: Vec::new(),
             kill_after: Duration::ZERO,
             conflict_exit_code: NOT_GRANTED,
@@ -207,6 +213,7 @@ impl Exec {
     /// The terms of the request.
     fn terms(&self) -> Result<Terms, Error> {
         let terms = Terms::new().lease(self.lease())?.replicas(self.replicas)?;
+        let terms = terms.margin(self.margin)?;
         match self.bind {
             Some(grace) => terms.bound(grace),
             None => Ok(terms),

@@ -34,7 +34,7 @@ impl Terms {
         if let Some(grace) = self.bound {
             terms = terms.bound(grace)?;
         }
-        terms.replicas(self.replicas)
+        terms.replicas(self.replicas)?.margin(self.margin)
     }
 }
 

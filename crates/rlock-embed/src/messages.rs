@@ -241,6 +241,7 @@ group! {
         max_hold: Option<Duration> = "longest hold",
         bound: Option<Duration> = "grace of a hold that is bound to its connection (none: it is not bound)",
         replicas: u16,
+        margin: Duration = "how long before its lease the guard ends",
     }
 }
 

@@ -272,6 +272,7 @@ fn asking<'a>(keys: &[&'a str], mode: Mode) -> (Wanted<'a>, Terms) {
         max_hold: None,
         bound: None,
         replicas: 0,
+        margin: Duration::ZERO,
     };
     (wanted, terms)
 }

@@ -13,7 +13,7 @@ use crate::engine::hold::{Grant, HeldKeys, Hold};
 use crate::engine::instant::Instant;
 use crate::engine::leaving::CleanUp;
 use crate::engine::request::{Reply, Request, Requester, Sent};
-use crate::engine::terms::{Ask, Queueing, Terms, Value, validity_end};
+use crate::engine::terms::{Ask, Queueing, Terms, Value};
 use crate::engine::work::{Context, Input, Next, Stage, Task, Work};
 use crate::engine::{ConnectionState, Engine, Id, Outcome};
 use crate::error::{Error, Fault};
@@ -421,7 +421,10 @@ impl Call {
                 // certainly left. A request was made at `not_before` and answered
                 // before the message came, on the same connection, so the grant
                 // is younger than that.
-                let left = |time| validity_end(not_before, time) - at.now >= time / 2;
+                let left = |time: Duration| {
+                    let end = self.terms.validity_end(not_before, time);
+                    end - at.now >= time.saturating_sub(self.terms.margin) / 2
+                };
                 let is_fresh = left(self.lease) && self.terms.bound.is_none_or(left);
                 match at.work.asked_by {
                     Some(connection)

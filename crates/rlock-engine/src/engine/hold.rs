@@ -164,9 +164,10 @@ impl Hold {
         is_last
     }
 
-    /// When the lease ends. This is later than the end of its validity if the
-    /// connection of a bound hold broke: the server may have cut the lease, but a
-    /// new connection that comes in time restores the rest.
+    /// When the lease ends at the server, or a little earlier. This is later than
+    /// the end of its validity by the margin, or if the connection of a bound hold
+    /// broke: the server may have cut the lease, but a new connection that comes in
+    /// time restores the rest.
     pub(super) fn lease_end(&self) -> Instant {
         validity_end(self.asked, self.granted)
     }
@@ -180,7 +181,7 @@ impl Hold {
         if let (Some(grace), true) = (self.terms.bound, self.proof.is_live(now))
             && let Some(until) = self.proof.valid_until()
         {
-            let end = validity_end(known_good.max(self.asked), grace);
+            let end = self.terms.validity_end(known_good.max(self.asked), grace);
             self.proof.set_valid_until(now, until.min(end));
         }
     }
@@ -327,12 +328,12 @@ impl Engine {
         grant: Grant,
     ) -> Id {
         let id = self.next_id();
-        let end = validity_end(grant.sent, grant.lease);
+        let end = terms.validity_end(grant.sent, grant.lease);
         let node = self.routes.node(claims.slot());
         self.begun += 1;
         let proof = Proof::new((id, call), claims.clone(), grant.fence, now, end);
         let hold = Hold {
-            proof: Arc::new(proof.bound(terms.bound, &self.alive, node)),
+            proof: Arc::new(proof.bound(&terms, &self.alive, node)),
             node,
             terms,
             ask,
@@ -402,7 +403,8 @@ impl Engine {
         if grant.sent >= hold.asked {
             hold.asked = grant.sent;
             hold.granted = grant.lease;
-            if !hold.proof.set_valid_until(now, hold.lease_end()) {
+            let end = hold.terms.validity_end(grant.sent, grant.lease);
+            if !hold.proof.set_valid_until(now, end) {
                 self.loss(now, id);
                 return false;
             }

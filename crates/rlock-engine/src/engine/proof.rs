@@ -15,7 +15,7 @@ use crate::engine::Id;
 use crate::engine::claims::Claims;
 use crate::engine::instant::Instant;
 use crate::engine::node::{Node, Routes};
-use crate::engine::terms::validity_end;
+use crate::engine::terms::{Terms, validity_end};
 use crate::error::Loss;
 
 /// Values of `validity` that are no moment: the clock is always past them.
@@ -53,7 +53,7 @@ pub struct Proof {
     fence: AtomicU64,
     /// Until when it is valid, or why it no longer is.
     validity: AtomicU64,
-    /// The grace of a bound hold, and the last heartbeats, from which it counts.
+    /// The grace of a bound hold less its margin, and the last heartbeats, from which it counts.
     /// The server ends the hold one grace after its connection ended, and a
     /// stopped process does not see that end.
     bound: Option<(Duration, Alive)>,
@@ -97,9 +97,10 @@ impl Proof {
         Self::new((Id(0), Id(0)), claims, fence, granted, until)
     }
 
-    /// The same for a hold that is bound to its connection with that grace.
-    pub fn bound(self, grace: Option<Duration>, alive: &Alive, node: Node) -> Self {
-        let grace = grace.filter(|grace| *grace >= GRACE_MIN);
+    /// The same for a hold with these terms, which may bind it to its connection.
+    pub fn bound(self, terms: &Terms, alive: &Alive, node: Node) -> Self {
+        let grace = terms.bound.filter(|grace| *grace >= GRACE_MIN);
+        let grace = grace.map(|grace| grace.saturating_sub(terms.margin));
         Self {
             bound: grace.map(|grace| (grace, Arc::clone(alive))),
             node: AtomicU16::new(node.0),

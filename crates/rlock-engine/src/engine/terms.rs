@@ -49,6 +49,9 @@ pub struct Terms {
     /// The number of replicas that must acknowledge it.
     #[doc(hidden)]
     pub replicas: u16,
+    /// How long before its lease a guard ends.
+    #[doc(hidden)]
+    pub margin: Duration,
 }
 
 /// How long a grant lasts, and whether it is renewed; for [`Terms::lease`].
@@ -75,6 +78,7 @@ impl Default for Terms {
             max_hold: None,
             bound: None,
             replicas: 0,
+            margin: Duration::ZERO,
         }
     }
 }
@@ -99,7 +103,8 @@ impl Terms {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] for a lease below 3 ms or above 30 days.
+    /// [`Error::OutOfRange`] for a lease below 3 ms or above 30 days, and for one
+    /// below three times the [`margin`](Self::margin).
     ///
     /// # Examples
     ///
@@ -118,7 +123,7 @@ impl Terms {
             Lease::Fixed(lease) => (lease, false),
         };
         (self.lease, self.renewed) = (lease_ms("lease", lease)?, renewed);
-        Ok(self)
+        self.consistent()
     }
 
     /// Limits how long the watchdog renews, from the grant; default no limit, at
@@ -167,8 +172,9 @@ impl Terms {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] above 30 days, and together with
-    /// [`replicas`](Self::replicas).
+    /// [`Error::OutOfRange`] above 30 days, together with
+    /// [`replicas`](Self::replicas), and below three times the
+    /// [`margin`](Self::margin).
     pub fn bound(mut self, grace: Duration) -> Result<Self, Error> {
         self.bound = Some(whole_ms_or_zero("grace", grace)?);
         self.consistent()
@@ -220,10 +226,59 @@ impl Terms {
         self.consistent()
     }
 
+    /// Ends each guard by this much before the server gives the lock to the next
+    /// owner; zero by default, and rounded up to whole milliseconds.
+    ///
+    /// A guard that is not renewed in time, or whose process was stopped, is lost
+    /// `margin` before its lease ends at the server. So code that looks at its
+    /// guard now and then, or that takes a while to stop after a loss, has this
+    /// time before anybody else holds the lock. Others wait for a whole lease, as
+    /// without a margin. Consul's `lock-delay` serves the same purpose, but there
+    /// the next owner waits longer.
+    ///
+    /// It does not help a process that is stopped for longer than the margin
+    /// between its last look at the guard and its next write. Only a receiver that
+    /// checks the [fence](crate::engine::proof::Proof::fence) refuses that write.
+    /// It does not apply where the server ends a hold at once, for example by
+    /// `RLOCK.FORCE`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] above a third of the lease, or of the grace of a
+    /// [`bound`](Self::bound) hold: renewals need the rest of the time. So set
+    /// these first.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use rlock_client::Terms;
+    /// # async fn example(client: rlock_client::Client) -> Result<(), rlock_client::Error> {
+    /// let terms = Terms::new().margin(Duration::from_secs(2))?;
+    /// let guard = client.mutex("payment:7").with(terms).lock().await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn margin(mut self, margin: Duration) -> Result<Self, Error> {
+        self.margin = whole_ms_or_zero("margin", margin)?;
+        self.consistent()
+    }
+
     /// Checks for settings that exclude each other.
     fn consistent(self) -> Result<Self, Error> {
         if self.replicas > 0 {
             self.unbound("left out where replicas are asked")?;
+        }
+        let shortest = self.bound.map_or(self.lease, |grace| grace.min(self.lease));
+        if self.margin > shortest / 3 {
+            return Err(Error::OutOfRange {
+                argument: "margin",
+                value: format!("{:?}", self.margin),
+                limit: format!(
+                    "at most a third of the lease and of a grace, {:?}",
+                    shortest / 3
+                )
+                .into(),
+            });
         }
         Ok(self)
     }
@@ -255,6 +310,12 @@ impl Terms {
     #[must_use]
     pub fn lasting(self, lease: Duration) -> Self {
         Self { lease, ..self }
+    }
+
+    /// Until when a lease that was requested at `sent` is valid for a guard.
+    #[doc(hidden)]
+    pub fn validity_end(&self, sent: Instant, lease: Duration) -> Instant {
+        validity_end(sent, lease.saturating_sub(self.margin))
     }
 
     /// The lease to request at `now`, for a hold that began at `taken`.
@@ -313,8 +374,8 @@ fn phase(hold: u64, period: u64) -> u64 {
 /// timers are late, and the two clocks do not run equally fast. The margin for
 /// these is Redlock's: 2 ms and a hundredth of the lease.
 pub fn validity_end(sent: Instant, lease: Duration) -> Instant {
-    let margin = Duration::from_millis(2) + lease / 100;
-    sent + lease.saturating_sub(margin)
+    let drift = Duration::from_millis(2) + lease / 100;
+    sent + lease.saturating_sub(drift)
 }
 
 /// `duration` in whole milliseconds, rounded up; 1 ms to 30 days.
@@ -528,6 +589,23 @@ mod tests {
         let error = Value::new(&[0; 1025]).unwrap_err().to_string();
         for part in ["value", "1025 bytes", "from 0 to 1024 bytes"] {
             assert!(error.contains(part), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_margin_is_at_most_a_third_of_the_lease_and_of_the_grace() {
+        let second = Duration::from_secs(1);
+        let terms = Terms::new().margin(10 * second).unwrap();
+        let refused = [
+            terms.margin(10 * second + Duration::from_nanos(1)),
+            terms.lease(29 * second),
+            terms.bound(29 * second),
+            terms.bound(Duration::ZERO),
+        ];
+        for refused in refused {
+            let error = refused.unwrap_err().to_string();
+            assert!(error.contains("margin is 10"), "{error}");
+            assert!(error.contains("at most a third of the lease"), "{error}");
         }
     }
 

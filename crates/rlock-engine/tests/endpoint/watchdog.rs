@@ -69,6 +69,26 @@ fn a_hold_is_renewed_until_the_server_is_silent() {
     );
 }
 
+/// The margin of 800 ms ends it earlier than the lease would. What the server may still have is released with its last guard.
+#[test]
+fn a_hold_with_a_margin_ends_before_its_lease() {
+    let mut it = Played::connected();
+    let terms = renewed(seconds(3)).margin(Duration::from_millis(800));
+    it.asks_on("k", terms.unwrap());
+    it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+    it.actions();
+    assert_eq!(
+        timeline(&mut it, 3000, 1, None),
+        [
+            "619 1 RLOCK.RENEW k o2 3000",
+            "1619 close 1",
+            "1624 connect 2 to h:1",
+            // The lease was requested at the first line's beginning. For clocks, 24 ms.
+            "2176 over: its lease ended",
+        ]
+    );
+}
+
 /// The server is asked once to report its loss by the new connection. The rest of the lease stays as it is.
 #[test]
 fn a_hold_with_a_fixed_lease_is_only_attached() {

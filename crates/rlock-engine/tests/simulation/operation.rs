@@ -160,6 +160,7 @@ impl Operation {
                         _ => None,
                     },
                     replicas: u16::from(how < 120 && how % 7 == 0),
+                    margin: millis([0, 0, 100][usize::from(more) / 8 % 3]),
                 },
                 // Permits are not entered again.
                 owner: (more % 2 == 0 && how % 4 != 3).then_some(usize::from(more) / 2 % 2),

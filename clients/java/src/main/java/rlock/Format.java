@@ -96,13 +96,15 @@ final class Format {
         final long maxHold;
         final long bound;
         final int replicas;
+        final long margin;
 
-        Terms(long lease, boolean isRenewed, long maxHold, long bound, int replicas) {
+        Terms(long lease, boolean isRenewed, long maxHold, long bound, int replicas, long margin) {
             this.lease = lease;
             this.isRenewed = isRenewed;
             this.maxHold = maxHold;
             this.bound = bound;
             this.replicas = replicas;
+            this.margin = margin;
         }
 
         void write(Writer to) {
@@ -111,6 +113,7 @@ final class Format {
             to.u64(maxHold);
             to.u64(bound);
             to.u16(replicas);
+            to.u64(margin);
         }
     }
 
