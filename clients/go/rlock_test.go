@@ -227,6 +227,8 @@ func TestTerms(t *testing.T) {
 	most := must(c.Lock(background, "most", Lease(300*time.Millisecond), MaxHold(700*time.Millisecond)))(t)
 	bound := must(c.Lock(background, "bound", Bound(time.Second)))(t)
 	known := must(c.Lock(background, "known", Replicas(1)))(t)
+	early := must(c.Lock(background, "early", Margin(10*time.Second)))(t)
+	isTrue(t, early.Remaining() > 10*time.Second && early.Remaining() < 20*time.Second)
 	time.Sleep(400 * time.Millisecond)
 	is(t, fixed.Check(), ErrLost)
 	isTrue(t, most.Check() == nil && bound.Check() == nil && known.Check() == nil)
@@ -268,6 +270,7 @@ func TestBadArguments(t *testing.T) {
 		"lease is 2ms":          {Lease(2 * time.Millisecond)},
 		"Wait is -1ns":          {Wait(-1)},
 		"MaxHold is -1s":        {MaxHold(-time.Second)},
+		"margin is 10.001s":     {Margin(10001 * time.Millisecond)},
 		"permits is 3":          {Permits(3, 2)},
 		"Permits are 0 of 2":    {Permits(0, 2)},
 		"Shared and Permits ca": {Permits(1, 2), Shared()},

@@ -140,7 +140,7 @@ class Host {
       owner: activity ? owning.activity : owning.new, activity: activity?.number ?? 0, name: '', keys,
       mode, permits, limit, wait,
       lease: millis('lease', lease), renewed: renew, maxHold: millis('maxHold', options.maxHold, ENDLESS),
-      bound: millis('bound', options.bound, ABSENT), replicas, value,
+      bound: millis('bound', options.bound, ABSENT), replicas, margin: millis('margin', options.margin ?? 0), value,
     };
     if (value === undefined) return this.call(event.lock, fields, { signal, keys, permits });
     return this.call(event.campaign, fields, { signal, keys, type: Leadership });

@@ -51,6 +51,11 @@ export interface LockOptions {
   bound?: number;
   /** How many replicas must acknowledge a grant and each renewal. Default 0. Not together with `bound`. */
   replicas?: number;
+  /**
+   * How long before the lease ends at the server the guard is lost here: time for code that looks at its guard now and then.
+   * Default 0, at most a third of `lease` and of `bound`.
+   */
+  margin?: number;
   /** The owner of the lock. Default: a new owner for each call. See `Client.activity`. */
   activity?: Activity;
 }

@@ -131,6 +131,8 @@ test('terms', async t => {
   const most = await client.lock('most', { lease: 300, maxHold: 700 });
   const bound = await client.lock('bound', { bound: 1000 });
   const known = await client.lock('known', { replicas: 1 });
+  const early = await client.lock('early', { margin: 10_000 });
+  assert.ok(early.remaining > 10_000 && early.remaining < 20_000);
   await pause(400);
   assert.throws(() => fixed.check(), code('Lost'));
   assert.ok(most.isValid && bound.isValid && known.isValid);
@@ -155,6 +157,7 @@ test('bad arguments are named, and nothing is sent', async t => {
     [() => client.acquire('k', '4'), /^limit is '4', it must be/],
     [() => client.acquire('k', 2, { permits: 1.5 }), /^permits is 1.5, it must be/],
     [() => client.acquire('k', 2, { permits: 3 }), /^permits is 3/],
+    [() => client.lock('k', { margin: 10_001 }), /^margin is 10.001s, it must be at most a third of the lease/],
     [() => client.lock('k', { replicas: 65_536 }), /^replicas is 65536, it must be a whole number from 0 to 65535$/],
     [() => client.lockAll([]), /^keys is 0 keys/],
     [() => client.lockAll(['a', 'a']), /^keys is `a` more than once/],

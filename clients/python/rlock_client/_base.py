@@ -62,6 +62,7 @@ def _parts(
     max_hold: Optional[float],
     bound: Optional[float],
     replicas: int,
+    margin: float,
 ) -> Tuple[bytes, bytes]:
     """The encoded mode and terms."""
     if shared and limit is not None:
@@ -72,7 +73,7 @@ def _parts(
     access = wire.ACCESS_EXCLUSIVE if limit is None else wire.ACCESS_PERMITS
     mode = wire.mode(wire.ACCESS_SHARED if shared else access, permits, limit or 0)
     times = millis("max_hold", max_hold, ENDLESS), millis("bound", bound, ABSENT)
-    return mode, wire.terms(millis("lease", lease), renew, *times, replicas)
+    return mode, wire.terms(millis("lease", lease), renew, *times, replicas, millis("margin", margin))
 
 
 def documented(kind: Type[T]) -> Type[T]:
@@ -171,6 +172,7 @@ class ClientBase(LocksBase[L], Generic[L, E]):
         max_hold: Optional[float] = None,
         bound: Optional[float] = None,
         replicas: int = 0,
+        margin: float = 0,
         release_after: Optional[float] = None,
         on_loss: Optional[Callable[[errors.Lost], Any]] = None,
         raise_lost: bool = True,
@@ -178,7 +180,7 @@ class ClientBase(LocksBase[L], Generic[L, E]):
     ) -> L:
         """A lock, which is not acquired yet. The README has a table of the options."""
         listed = [key_bytes(it) for it in ([keys] if isinstance(keys, (str, bytes)) else keys)]
-        encoded = _parts(shared, limit, permits, lease, renew, max_hold, bound, replicas)
+        encoded = _parts(shared, limit, permits, lease, renew, max_hold, bound, replicas, margin)
         rest = on_loss, raise_lost, thread_local, 1 if limit is None else int(permits)
         return self._lock(listed, encoded, wait, activity, release_after, *rest)
 
@@ -232,6 +234,7 @@ class QuorumBase(LocksBase[L]):
         renew: bool = True,
         max_hold: Optional[float] = None,
         bound: Optional[float] = None,
+        margin: float = 0,
         release_after: Optional[float] = None,
         on_loss: Optional[Callable[[errors.Lost], Any]] = None,
         raise_lost: bool = True,
@@ -239,7 +242,7 @@ class QuorumBase(LocksBase[L]):
     ) -> L:
         """A lock, which is not acquired yet. The README has a table of the options. `OutOfRange` for ``locked``,
         ``downgrade`` and ``upgrade`` of it."""
-        encoded = _parts(False, None, 1, lease, renew, max_hold, bound, 0)
+        encoded = _parts(False, None, 1, lease, renew, max_hold, bound, 0, margin)
         return self._lock([key_bytes(key)], encoded, wait, activity, release_after, on_loss, raise_lost, thread_local, 1)
 
 

@@ -50,6 +50,7 @@ def test_a_lock(client, server, key):
         ({"lease": 0.002}, "OutOfRange"),
         ({"limit": 2, "permits": 3}, "OutOfRange"),
         ({"limit": 2, "shared": True}, "OutOfRange"),
+        ({"margin": 11}, "OutOfRange"),
         ({"replicas": 70000}, "OutOfRange"),
         ({"replicas": 1, "wait": 1}, "NotReplicated"),
     ],

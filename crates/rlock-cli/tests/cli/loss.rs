@@ -139,6 +139,14 @@ fn a_server_that_vanishes_ends_the_command_with_the_lease() {
 }
 
 #[test]
+fn a_margin_that_leaves_too_little_of_the_lease_is_refused() {
+    let server = Server::start();
+    let ended = Running::start(&mut exec(&server, &["k", "--margin", "11s"], "true")).finish();
+    ended.assert_code(123);
+    ended.assert_says("margin is 11s, it must be at most a third of the lease");
+}
+
+#[test]
 fn a_refused_renewal_is_reported_before_the_loss() {
     let server = Server::start();
     let options = ["k", "--lease", "700ms"];

@@ -1062,9 +1062,18 @@ fn name(claims: &Claims) -> Name {
 }
 
 fn not_of_quorum(call: &Call) -> Error {
+    let value = match call {
+        Call::Lock(_) => "a lock that is shared, or has permits, several keys or a value",
+        Call::Upgrade { .. } => "an upgrade",
+        Call::Downgrade { .. } => "a downgrade",
+        Call::ReleasePermits { .. } => "a release of permits",
+        Call::Question { .. } => "a question to a server",
+        Call::Proclaim { .. } | Call::Leader { .. } | Call::Observe { .. } => "for an election",
+        _ => "not for callers",
+    };
     Error::OutOfRange {
         argument: "call",
-        value: format!("{call:?}"),
+        value: value.to_owned(),
         limit: "for an exclusive lock of one key, as for all locks of a quorum".into(),
     }
 }

@@ -235,6 +235,9 @@ class LockTest {
             var most = client.getLock("most").with(standard.lease(millis(300)).maxHold(millis(700))).acquire();
             var bound = client.getLock("bound").with(standard.bound(SECOND)).acquire();
             var known = client.getLock("known").with(standard.replicas(1)).acquire();
+            var early = client.getLock("early").with(standard.margin(SECOND.multipliedBy(10))).acquire();
+            assertTrue(early.remaining().compareTo(SECOND.multipliedBy(20)) < 0);
+            assertThrows(IllegalArgumentException.class, client.getLock("x").with(standard.margin(SECOND.multipliedBy(11)))::acquire);
             var ignored = client.getLock("ignored").with(standard.fixedLease(millis(3)).ignoringLoss()).acquire();
             pause(400);
             ignored.close();
