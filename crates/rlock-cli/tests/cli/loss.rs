@@ -142,7 +142,7 @@ fn a_server_that_vanishes_ends_the_command_with_the_lease() {
 fn a_margin_that_leaves_too_little_of_the_lease_is_refused() {
     let server = Server::start();
     let ended = Running::start(&mut exec(&server, &["k", "--margin", "11s"], "true")).finish();
-    ended.assert_code(123);
+    ended.assert_code(2);
     ended.assert_says("margin is 11s, it must be at most a third of the lease");
 }
 
