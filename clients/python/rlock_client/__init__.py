@@ -5,8 +5,8 @@ from ._engine import __version__
 from ._errors import Cancelled, Closed, Deadlock, Error, Lost, ModuleMissing, NotAcquired, NotConnected
 from ._errors import OutOfRange, QueueFull, Unavailable
 from ._host import Activity
-from ._threads import Changes, Client, Election, Leadership, Lock
+from ._threads import Changes, Client, Election, Leadership, Lock, Quorum
 
 __all__ = ["Activity", "Cancelled", "Change", "Changes", "Client", "Closed", "Deadlock", "Election", "Error", "Leader"]
 __all__ += ["Leadership", "Lock", "Lost", "ModuleMissing", "NotAcquired", "NotConnected", "OutOfRange", "Proclaimed"]
-__all__ += ["QueueFull", "Unavailable", "__version__"]
+__all__ += ["QueueFull", "Quorum", "Unavailable", "__version__"]

@@ -79,12 +79,69 @@ def documented(kind: Type[T]) -> Type[T]:
     """Copies the docstrings of the base class to the methods that override it."""
     for name, member in vars(kind).items():
         if callable(member) and not member.__doc__:
-            member.__doc__ = getattr(getattr(kind.__base__, name, None), "__doc__", None)
+            member.__doc__ = getattr(getattr(super(kind, kind), name, None), "__doc__", None)
     return kind
 
 
-class ClientBase(Generic[L, E]):
+class LocksBase(Generic[L]):
+    """What a client and a quorum share."""
+
     _kind: Type[L]
+
+    def _open(
+        self, urls: Sequence[str], together: int, name: str, tls: Optional[ssl.SSLContext], **timeouts: Optional[float]
+    ) -> None:
+        self._settings = Settings(urls, together, name, tls, **timeouts)
+        self._is_closed = False
+        self._begin()
+
+    def _begin(self) -> None:
+        raise NotImplementedError
+
+    def _host(self) -> Host:
+        """The host of this process and this event loop."""
+        raise NotImplementedError
+
+    def _lock(
+        self,
+        keys: List[bytes],
+        encoded: Tuple[bytes, bytes],
+        wait: Optional[float],
+        activity: Optional[Activity],
+        release_after: Optional[float],
+        *rest: Any,
+    ) -> L:
+        """A lock with these encoded mode and terms; ``rest`` are the last fields of `Terms`."""
+        millis("wait", wait, ENDLESS)
+        mode, hold = encoded
+        owner = wire.owner(wire.OWNING_ACTIVITY, activity.number, "") if activity else _NEW
+        wanted = wire.wanted(owner, keys, mode)
+        least = millis("release_after", release_after, ABSENT)
+        return self._kind(self, Terms(keys, wanted, hold, wait, least, *rest))
+
+    def activity(self) -> Activity:
+        """An owner for sequential work: it re-enters its locks, and the server detects deadlocks."""
+        return Activity()
+
+    async def connect(self) -> None:
+        """Connects now instead of at the first lock, and raises an error if that fails."""
+        await self._host().call(Call(), wire.connect)
+
+    async def _ask(self, word: str, key: Key, changes: bool = False, *options: bytes) -> Any:
+        name = key_bytes(key)
+        words = [word.encode(), name, *options]
+        (answer,) = await self._host().call(Call(), wire.question, name, words, changes, wire.NONE)
+        if isinstance(answer, Exception):
+            raise errors.of("Refused", str(answer), False)
+        return answer
+
+    async def _info(self, key: Key) -> Dict[str, Any]:
+        flat = await self._ask("RLOCK.INFO", key)
+        pairs = flat if isinstance(flat, dict) else dict(zip(flat[::2], flat[1::2]))
+        return {str(name): value for name, value in pairs.items()}
+
+
+class ClientBase(LocksBase[L], Generic[L, E]):
     _election: Callable[["ClientBase[L, E]", Key, Dict[str, Any]], E]
 
     def __init__(
@@ -98,16 +155,7 @@ class ClientBase(Generic[L, E]):
         replication_timeout: Optional[float] = None,
     ) -> None:
         timeouts = dict(response_timeout=response_timeout, retry_timeout=retry_timeout)
-        self._settings = Settings(url, name, tls, **timeouts, replication_timeout=replication_timeout)
-        self._is_closed = False
-        self._begin()
-
-    def _begin(self) -> None:
-        raise NotImplementedError
-
-    def _host(self) -> Host:
-        """The host of this process and this event loop."""
-        raise NotImplementedError
+        self._open([url], wire.TOGETHER_SINGLE, name, tls, **timeouts, replication_timeout=replication_timeout)
 
     def lock(
         self,
@@ -129,33 +177,19 @@ class ClientBase(Generic[L, E]):
         thread_local: bool = True,
     ) -> L:
         """A lock, which is not acquired yet. The README has a table of the options."""
-        millis("wait", wait, ENDLESS)
         listed = [key_bytes(it) for it in ([keys] if isinstance(keys, (str, bytes)) else keys)]
-        mode, hold = _parts(shared, limit, permits, lease, renew, max_hold, bound, replicas)
-        owner = wire.owner(wire.OWNING_ACTIVITY, activity.number, "") if activity else _NEW
-        wanted = wire.wanted(owner, listed, mode)
-        least = millis("release_after", release_after, ABSENT)
-        held = 1 if limit is None else int(permits)
-        return self._kind(self, Terms(listed, wanted, hold, wait, least, on_loss, raise_lost, thread_local, held))
+        encoded = _parts(shared, limit, permits, lease, renew, max_hold, bound, replicas)
+        rest = on_loss, raise_lost, thread_local, 1 if limit is None else int(permits)
+        return self._lock(listed, encoded, wait, activity, release_after, *rest)
 
     def election(self, key: Key, **terms: Any) -> E:
         """The right to lead at a key, and the current leader. ``terms`` are the options of each campaign: those of
         ``lock``, without ``shared``, ``limit`` and ``permits``. Nothing is sent before its first use."""
         return type(self)._election(self, key, terms)
 
-    def activity(self) -> Activity:
-        """An owner for sequential work: it re-enters its locks, and the server detects deadlocks."""
-        return Activity()
-
-    async def connect(self) -> None:
-        """Connects now instead of at the first lock, and raises an error if that fails."""
-        await self._host().call(Call(), wire.connect)
-
     async def info(self, key: Key) -> Dict[str, Any]:
         """The server's description of a lock: the fields of ``RLOCK.INFO``."""
-        flat = await self._ask("RLOCK.INFO", key)
-        pairs = flat if isinstance(flat, dict) else dict(zip(flat[::2], flat[1::2]))
-        return {str(name): value for name, value in pairs.items()}
+        return await self._info(key)
 
     async def force(self, key: Key, fence: Optional[int] = None) -> bool:
         """Ends every hold of a lock, or only the hold with this ``fence``. True if there was one. With the fence from
@@ -170,17 +204,47 @@ class ClientBase(Generic[L, E]):
         values = await self._host().call(Call(), wire.metrics)
         return dict(zip(("grants", "waits", "losses", "late_renewals", "reconnects"), values))
 
-    async def _ask(self, word: str, key: Key, changes: bool = False, *options: bytes) -> Any:
-        name = key_bytes(key)
-        words = [word.encode(), name, *options]
-        (answer,) = await self._host().call(Call(), wire.question, name, words, changes, wire.NONE)
-        if isinstance(answer, Exception):
-            raise errors.of("Refused", str(answer), False)
-        return answer
+
+class QuorumBase(LocksBase[L]):
+    def __init__(
+        self,
+        urls: Sequence[str],
+        *,
+        any_grace: bool = False,
+        name: str = "",
+        tls: Optional[ssl.SSLContext] = None,
+        response_timeout: Optional[float] = None,
+        retry_timeout: Optional[float] = None,
+    ) -> None:
+        if isinstance(urls, (str, bytes)):
+            raise TypeError(f"urls is {urls!r}, it must be a list with the URL of each member")
+        together = wire.TOGETHER_ANY_GRACE if any_grace else wire.TOGETHER_QUORUM
+        timeouts = dict(response_timeout=response_timeout, retry_timeout=retry_timeout)
+        self._open(urls, together, name, tls, **timeouts, replication_timeout=None)
+
+    def lock(
+        self,
+        key: Key,
+        *,
+        lease: float = 30,
+        wait: Optional[float] = None,
+        activity: Optional[Activity] = None,
+        renew: bool = True,
+        max_hold: Optional[float] = None,
+        bound: Optional[float] = None,
+        release_after: Optional[float] = None,
+        on_loss: Optional[Callable[[errors.Lost], Any]] = None,
+        raise_lost: bool = True,
+        thread_local: bool = True,
+    ) -> L:
+        """A lock, which is not acquired yet. The README has a table of the options. `OutOfRange` for ``locked``,
+        ``downgrade`` and ``upgrade`` of it."""
+        encoded = _parts(False, None, 1, lease, renew, max_hold, bound, 0)
+        return self._lock([key_bytes(key)], encoded, wait, activity, release_after, on_loss, raise_lost, thread_local, 1)
 
 
 class LockBase:
-    def __init__(self, client: ClientBase[Any, Any], terms: Terms) -> None:
+    def __init__(self, client: LocksBase[Any], terms: Terms) -> None:
         self._client, self._terms = client, terms
         self._begin()
 
@@ -278,7 +342,7 @@ class LockBase:
 
     async def locked(self) -> bool:
         """Whether any owner holds the lock, according to the server."""
-        modes = [(await ClientBase.info(self._client, key))["mode"] for key in self._terms.keys]
+        modes = [(await self._client._info(key))["mode"] for key in self._terms.keys]
         return any(mode != "free" for mode in modes)
 
     async def owned(self) -> bool:

@@ -63,11 +63,13 @@ def count(name: str, value: int, least: int, most: int) -> None:
 
 
 class Settings:
-    """The settings of a client, for each of its hosts."""
+    """The settings of a client or a quorum, for each of its hosts."""
 
-    def __init__(self, url: str, name: str, tls: Optional[ssl.SSLContext], **timeouts: Optional[float]) -> None:
+    def __init__(
+        self, urls: Sequence[str], together: int, name: str, tls: Optional[ssl.SSLContext], **timeouts: Optional[float]
+    ) -> None:
         response, retry, replication = [millis(name, timeout, ABSENT) for name, timeout in timeouts.items()]
-        servers = [url.encode()], wire.TOGETHER_SINGLE
+        servers = [url.encode() for url in urls], together
         begin = functools.partial(wire.configuration, wire.VERSION, *servers, name, "rlock-python", __version__)
         self.configuration, self.tls = functools.partial(begin, response, retry, replication), tls
         self.engine()  # Raises an error now if the settings are invalid.

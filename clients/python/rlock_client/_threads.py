@@ -17,9 +17,10 @@ from . import _errors as errors
 from . import _host as common
 from . import _format as wire
 from ._elections import Change, ChangesBase, ElectionBase, Leader, LeadershipBase
-from ._base import ClientBase, LockBase, Value, documented, key_bytes
+from ._base import ClientBase, LockBase, LocksBase, QuorumBase, Value, documented, key_bytes
 from ._host import ENDLESS, Call, Connection, Hold, Key, Settings, log, millis, now
 
+C = TypeVar("C", bound="_Locks")
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
@@ -333,28 +334,18 @@ class Election(ElectionBase[Leadership]):
 
 
 @documented
-class Client(ClientBase[Lock, Election]):
-    """Locks of one server, cluster or group of Sentinels. Threads share it."""
+class _Locks(LocksBase[Lock]):
+    """What a client and a quorum share."""
 
-    _kind, _election = Lock, Election
+    _kind = Lock
 
     def _begin(self) -> None:
         self._current: Optional[_Host] = None
         self._making = threading.Lock()
-        _clients.add(self)
+        _opened.add(self)
 
     def connect(self) -> None:  # type: ignore[override]
         _run(super().connect())
-
-    def info(self, key: Key) -> "dict[str, Any]":  # type: ignore[override]
-        return _run(super().info(key))
-
-    def force(self, key: Key, fence: Optional[int] = None) -> bool:  # type: ignore[override]
-        return _run(super().force(key, fence))
-
-    def metrics(self) -> "dict[str, int]":  # type: ignore[override]
-        """The counters of this client."""
-        return _run(super().metrics())
 
     def close(self, timeout: float = 5) -> None:
         """Releases all holds, ends all waits, and closes the connections."""
@@ -365,7 +356,7 @@ class Client(ClientBase[Lock, Election]):
             host.close(timeout)
             host.thread.join(timeout + 1)
 
-    def __enter__(self) -> "Client":
+    def __enter__(self: C) -> C:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -388,12 +379,35 @@ class Client(ClientBase[Lock, Election]):
             return self._current
 
 
-_clients: "weakref.WeakSet[Client]" = weakref.WeakSet()
+@documented
+class Client(_Locks, ClientBase[Lock, Election]):
+    """Locks of one server, cluster or group of Sentinels. Threads share it."""
+
+    _election = Election
+
+    def info(self, key: Key) -> "dict[str, Any]":  # type: ignore[override]
+        return _run(super().info(key))
+
+    def force(self, key: Key, fence: Optional[int] = None) -> bool:  # type: ignore[override]
+        return _run(super().force(key, fence))
+
+    def metrics(self) -> "dict[str, int]":  # type: ignore[override]
+        """The counters of this client."""
+        return _run(super().metrics())
+
+
+class Quorum(_Locks, QuorumBase[Lock]):
+    """Locks that a majority of 3, 5, 7 or 9 independent servers holds, so they survive the failure of a minority.
+    Threads share it. ``any_grace`` allows leases above the startup grace of a member: two owners may then hold a lock at
+    once after a member has crashed."""
+
+
+_opened: "weakref.WeakSet[_Locks]" = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    for client in list(_clients):
-        client._making = threading.Lock()  # Another thread may have held the old one.
+    for each in list(_opened):
+        each._making = threading.Lock()  # Another thread may have held the old one.
 
 
 if hasattr(os, "register_at_fork"):

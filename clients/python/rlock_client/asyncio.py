@@ -13,10 +13,11 @@ from typing import Any, Awaitable, Callable, Dict, List, Optional, Set, Tuple, T
 from . import _errors as errors
 from . import _format as wire
 from ._elections import FOREIGN, Change, ChangesBase, ElectionBase, LeadershipBase
-from ._base import ClientBase, LockBase
+from ._base import ClientBase, LockBase, LocksBase, QuorumBase
 from ._host import Call, Connection, Hold, Host, Settings, log, millis, now
 
-__all__ = ["Changes", "Client", "Election", "Leadership", "Lock"]
+__all__ = ["Changes", "Client", "Election", "Leadership", "Lock", "Quorum"]
+C = TypeVar("C", bound="_Locks")
 F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
 
 
@@ -202,10 +203,10 @@ class Election(ElectionBase[Leadership]):
         return Changes(self._client._host(), self._key)  # type: ignore[arg-type]
 
 
-class Client(ClientBase[Lock, Election]):
-    """Locks of one server, cluster or group of Sentinels. It has separate connections in each event loop."""
+class _Locks(LocksBase[Lock]):
+    """What a client and a quorum share."""
 
-    _kind, _election = Lock, Election
+    _kind = Lock
 
     def _begin(self) -> None:
         self._hosts: Dict[asyncio.AbstractEventLoop, _Host] = {}
@@ -218,7 +219,7 @@ class Client(ClientBase[Lock, Election]):
         if host and not host.is_foreign:
             await host.close(timeout)
 
-    async def __aenter__(self) -> "Client":
+    async def __aenter__(self: C) -> C:
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -235,3 +236,14 @@ class Client(ClientBase[Lock, Election]):
             self._hosts.pop(other).is_foreign = True
         host = self._hosts[loop] = _Host(self._settings, loop)
         return host
+
+
+class Client(_Locks, ClientBase[Lock, Election]):
+    """Locks of one server, cluster or group of Sentinels. It has separate connections in each event loop."""
+
+    _election = Election
+
+
+class Quorum(_Locks, QuorumBase[Lock]):
+    """Locks of several independent servers: see `rlock_client.Quorum`. It has separate connections in each event
+    loop."""

@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import functools
 import json
 import os
 import pathlib
+import pickle
 import socket
 import subprocess
 import threading
@@ -28,6 +30,26 @@ def until(condition, what, bound=SOON):
         assert time.monotonic() < end, f"not within {bound} s: {what}"
         time.sleep(0.01)
     return found
+
+
+def in_child(work):
+    """The result of `work` in a child of a fork, or the error that it raises."""
+    near, far = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            answer = work()
+        except BaseException as error:
+            answer = error
+        os.write(far, pickle.dumps(answer))
+        os._exit(0)
+    os.close(far)
+    with os.fdopen(near, "rb") as pipe:
+        answer = pickle.loads(pipe.read())
+    os.waitpid(child, 0)
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer
 
 
 class Server:
@@ -88,11 +110,11 @@ def key():
 class AsyncApi:
     """The API for asyncio with blocking methods. Its event loop runs in a thread."""
 
-    def __init__(self, *arguments, **options):
+    def __init__(self, kind, *arguments, **options):
+        self.client = getattr(rlock_client.asyncio, kind)(*arguments, **options)
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self.thread.start()
-        self.client = rlock_client.asyncio.Client(*arguments, **options)
 
     def run(self, work):
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(60)
@@ -138,12 +160,13 @@ class AsyncLock:
 
 @pytest.fixture(params=["threads", "asyncio"])
 def api(request):
-    """Creates clients. A test that uses this fixture runs twice, for threads and for asyncio."""
+    """Creates clients, and quorums from a list. A test that uses this fixture runs twice, for threads and for asyncio."""
     made = []
 
     def make(url, **options):
-        kind = rlock_client.Client if request.param == "threads" else AsyncApi
-        made.append(kind(url, **options))
+        kind = "Quorum" if isinstance(url, list) else "Client"
+        create = getattr(rlock_client, kind) if request.param == "threads" else functools.partial(AsyncApi, kind)
+        made.append(create(url, **options))
         return made[-1]
 
     yield make

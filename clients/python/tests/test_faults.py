@@ -3,7 +3,6 @@
 import asyncio
 import os
 import pathlib
-import pickle
 import re
 import signal
 import socket
@@ -15,33 +14,13 @@ import time
 
 import pytest
 import redis
-from conftest import SOON, AsyncApi, Proxy, until
+from conftest import SOON, AsyncApi, Proxy, in_child, until
 
 import rlock_client
 import rlock_client.asyncio
 from rlock_client import Client, Lost, NotAcquired
 
 HERE = pathlib.Path(__file__).parent
-
-
-def in_child(work):
-    """The result of `work` in a child of a fork, or the error that it raises."""
-    near, far = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            answer = work()
-        except BaseException as error:
-            answer = error
-        os.write(far, pickle.dumps(answer))
-        os._exit(0)
-    os.close(far)
-    with os.fdopen(near, "rb") as pipe:
-        answer = pickle.loads(pipe.read())
-    os.waitpid(child, 0)
-    if isinstance(answer, BaseException):
-        raise answer
-    return answer
 
 
 def test_a_loss_is_reported_at_once_and_at_the_end(client, server, key):

@@ -14,7 +14,7 @@ import threading
 import time
 
 import pytest
-from conftest import ROOT, SOON, AsyncApi, until
+from conftest import ROOT, SOON, AsyncApi, Server, until
 
 import rlock_client
 import rlock_client.asyncio
@@ -348,14 +348,26 @@ DOCS = pathlib.Path(os.environ.get("RLOCK_DOCS", pathlib.Path(__file__).parents[
 README += "".join((DOCS / page).read_text() for page in ("../README.md", "guides.md", "migration.md"))
 
 
+@pytest.fixture(scope="session")
+def durable():
+    """Three servers of a quorum, which forget nothing."""
+    servers = [Server("one", "--set=appendonly yes", "--set=appendfsync always") for _ in range(3)]
+    yield servers
+    for each in servers:
+        each.end()
+
+
 @pytest.mark.parametrize("example", re.findall(r"^```python\n(.*?)^```", README, re.DOTALL | re.MULTILINE))
-def test_an_example(server, example):
+def test_an_example(server, request, example):
+    servers = request.getfixturevalue("durable") if "redis://locks-" in example else [server]
     program = example.replace("6379", str(server.port))
+    for number, each in enumerate(servers, 1):
+        program = program.replace(f"redis://locks-{number}/", each.url)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30)
     assert (done.returncode, done.stderr) == (0, "")
     says = "^Leader" if ".campaign(" in example else "^held|^one at a time"
     assert re.search(says, done.stdout, re.MULTILINE) and "somebody else" not in done.stdout
-    assert all(server.is_free(key) for key in re.findall(r'lock\("([^"]*)"', example))
+    assert all(it.is_free(key) for it in servers for key in re.findall(r'lock\("([^"]*)"', example))
 
 
 NAMES = ["connect", "write", "close", "granted", "refused", "done", "failed", "answered", "over", "note"]
