@@ -110,15 +110,18 @@ class LocksBase(Generic[L]):
         wait: Optional[float],
         activity: Optional[Activity],
         release_after: Optional[float],
-        *rest: Any,
+        on_loss: Optional[Callable[[errors.Lost], Any]],
+        raise_lost: bool,
+        thread_local: bool,
+        permits: int,
     ) -> L:
-        """A lock with these encoded mode and terms; ``rest`` are the last fields of `Terms`."""
+        """A lock with these encoded mode and terms."""
         millis("wait", wait, ENDLESS)
         mode, hold = encoded
         owner = wire.owner(wire.OWNING_ACTIVITY, activity.number, "") if activity else _NEW
         wanted = wire.wanted(owner, keys, mode)
         least = millis("release_after", release_after, ABSENT)
-        return self._kind(self, Terms(keys, wanted, hold, wait, least, *rest))
+        return self._kind(self, Terms(keys, wanted, hold, wait, least, on_loss, raise_lost, thread_local, permits))
 
     def activity(self) -> Activity:
         """An owner for sequential work: it re-enters its locks, and the server detects deadlocks."""
@@ -181,8 +184,8 @@ class ClientBase(LocksBase[L], Generic[L, E]):
         """A lock, which is not acquired yet. The README has a table of the options."""
         listed = [key_bytes(it) for it in ([keys] if isinstance(keys, (str, bytes)) else keys)]
         encoded = _parts(shared, limit, permits, lease, renew, max_hold, bound, replicas, margin)
-        rest = on_loss, raise_lost, thread_local, 1 if limit is None else int(permits)
-        return self._lock(listed, encoded, wait, activity, release_after, *rest)
+        held = 1 if limit is None else int(permits)
+        return self._lock(listed, encoded, wait, activity, release_after, on_loss, raise_lost, thread_local, held)
 
     def election(self, key: Key, **terms: Any) -> E:
         """The right to lead at a key, and the current leader. ``terms`` are the options of each campaign: those of

@@ -87,7 +87,6 @@ def test_a_lock(api, members, key):
     began = time.monotonic()
     with one.lock(key, lease=5, release_after=1):
         pass
-    assert other.lock(key).acquire(blocking=False) is False
     with other.lock(key, wait=SOON):
         assert 1 <= time.monotonic() - began < 4
     lock = one.lock(key)
@@ -100,14 +99,14 @@ def test_a_lock(api, members, key):
 
 def test_what_is_refused(api, members, key):
     urls = members.urls
-    for given, error, text in (
-        ([], OutOfRange, "members is 0 servers, it must be 3, 5, 7 or 9"),
-        (urls[:2], OutOfRange, "members is 2 servers, it must be 3, 5, 7 or 9"),
-        (urls + urls[:1], OutOfRange, "members is 4 servers, it must be 3, 5, 7 or 9"),
-        ([urls[0], "redis+sentinel://h/m", urls[1]], OutOfRange, r"members\[1\] is not of one server"),
-        ([*urls[:2], "nothing"], OutOfRange, r"members\[2\] is without a scheme"),
+    for given, text in (
+        ([], "members is 0 servers, it must be 3, 5, 7 or 9"),
+        (urls[:2], "members is 2 servers, it must be 3, 5, 7 or 9"),
+        (urls + urls[:1], "members is 4 servers, it must be 3, 5, 7 or 9"),
+        ([urls[0], "redis+sentinel://h/m", urls[1]], r"members\[1\] is not of one server"),
+        ([*urls[:2], "nothing"], r"members\[2\] is without a scheme"),
     ):
-        with pytest.raises(error, match=f"^{text}"):
+        with pytest.raises(OutOfRange, match=f"^{text}"):
             api(given)
     with pytest.raises(TypeError, match="^urls is 'redis://h', it must be a list"):
         Quorum("redis://h")
