@@ -20,9 +20,8 @@ const INPUT_LEN: usize = 16 * 1024;
 /// The endpoint gets at most half of the input at once, or this number of bytes if
 /// that is more. Then the answered callers run, and their new requests are written.
 /// The server works on these while the endpoint takes the rest. If it took
-/// everything at once, each side would wait while the other one works. The replies to
-/// 16 grants are 304 bytes: for so few, one more write costs more than it gains.
-const TAKEN_MIN: usize = 384;
+/// everything at once, each side would wait while the other one works.
+const TAKEN_MIN: usize = 128;
 /// The capacity for output that is kept after a larger output.
 const OUTPUT_KEPT: usize = 64 * 1024;
 
