@@ -10,7 +10,7 @@ use rlock_engine::error::Error;
 use rlock_engine::session::{Call, Outcome};
 use rlock_engine::wire::resp::{Command, Frame};
 
-use crate::pump::{Caller, Core, State, now};
+use crate::pump::{Caller, State, now};
 
 /// A call, which begins when it is first polled. Dropping it abandons the call.
 struct Calling<'a> {
@@ -65,34 +65,33 @@ impl Future for Calling<'_> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
         let calling = self.get_mut();
-        // Dropping a waker may run any code, so it is dropped after the unlock.
-        let mut before = None;
-        let (call, outcome) = match std::mem::replace(&mut calling.stage, Stage::Over) {
+        let call = match std::mem::replace(&mut calling.stage, Stage::Over) {
             Stage::New(begun) => {
                 let waker = context.waker().clone();
-                let begin = |core: &mut Core| {
+                calling.state.with_core(|core| {
                     let call = core.next_id();
                     core.callers.insert(call, Caller::Waits(waker));
                     core.machine.call(now(), call, begun);
                     call
-                };
-                calling.state.with_core_then(begin, |core, call| {
-                    let outcome = core.take_outcome(call, |_| {});
-                    (call, outcome)
                 })
             }
-            Stage::Begun(call) => {
-                let outcome = calling.state.with_peers(|core| {
-                    core.take_outcome(call, |waker| {
-                        if !waker.will_wake(context.waker()) {
-                            before = Some(std::mem::replace(waker, context.waker().clone()));
-                        }
-                    })
-                });
-                (call, outcome)
-            }
+            Stage::Begun(call) => call,
             Stage::Over => return Poll::Pending,
         };
+        // Dropping a waker may run any code, so it is dropped after the unlock.
+        let mut before = None;
+        let outcome = calling.state.with_peers(|core| {
+            if let Some(Caller::Waits(waker)) = core.callers.get_mut(&call) {
+                if !waker.will_wake(context.waker()) {
+                    before = Some(std::mem::replace(waker, context.waker().clone()));
+                }
+                return None;
+            }
+            match core.callers.remove(&call) {
+                Some(Caller::Untaken(outcome)) => Some(outcome),
+                _ => Some(Outcome::Failed(Error::Closed)),
+            }
+        });
         drop(before);
         match outcome {
             Some(outcome) => Poll::Ready(outcome),

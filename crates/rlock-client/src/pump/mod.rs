@@ -4,7 +4,6 @@
 //! Callers, the tasks of the connections and the background task pass it events,
 //! and then carry out its actions themselves.
 
-use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -142,19 +141,10 @@ impl State {
     }
 
     fn with_core<T>(self: &Arc<Self>, work: impl FnOnce(&mut Core) -> T) -> T {
-        self.with_core_then(work, |_, value| value)
-    }
-
-    /// The same; `end` comes after the actions, before anything else can happen.
-    fn with_core_then<B, T>(
-        self: &Arc<Self>,
-        begin: impl FnOnce(&mut Core) -> B,
-        end: impl FnOnce(&mut Core, B) -> T,
-    ) -> T {
         // A request of a caller has one.
         let (mut first, mut later) = (None, Vec::new());
         let mut core = lock(&self.core);
-        let begun = begin(&mut core);
+        let value = work(&mut core);
         while let Some(action) = core.machine.poll_action() {
             let is_first = first.is_none();
             match self.carry_out(&mut core, action) {
@@ -162,7 +152,6 @@ impl State {
                 next => later.extend(next),
             }
         }
-        let value = end(&mut core, begun);
         let next = core.machine.next_deadline();
         let is_earlier = next.is_some_and(|next| core.alarm.is_none_or(|alarm| next < alarm));
         if is_earlier {
@@ -459,21 +448,6 @@ impl Core {
     fn next_id(&mut self) -> Id {
         self.last += 1;
         Id::of_number(self.last)
-    }
-
-    /// The outcome of a call; if there is none yet, its waker is changed.
-    fn take_outcome(&mut self, call: Id, change: impl FnOnce(&mut Waker)) -> Option<Outcome> {
-        let Entry::Occupied(mut caller) = self.callers.entry(call) else {
-            return Some(Outcome::Failed(Error::Closed));
-        };
-        if let Caller::Waits(waker) = caller.get_mut() {
-            change(waker);
-            return None;
-        }
-        match caller.remove() {
-            Caller::Untaken(outcome) => Some(outcome),
-            Caller::Waits(_) => None,
-        }
     }
 }
 
