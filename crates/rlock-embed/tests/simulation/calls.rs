@@ -292,6 +292,7 @@ impl World<'_> {
                 max_hold: millis(most),
                 bound: millis(bound),
                 replicas,
+                margin: Duration::ZERO,
             };
             let (wait, value) = (millis(wait), value.as_bytes());
             match is_campaign {
