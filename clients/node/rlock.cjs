@@ -203,13 +203,23 @@ class Host {
     const socket = this.#sockets.get(it.connection);
     switch (it.kind) {
       case action.connect: this.#connect(it); return true;
-      case action.write: socket?.write(it.bytes); return true;
+      case action.write: if (socket) this.#write(socket, it.bytes); return true;
       case action.close:
         this.#sockets.delete(it.connection);
+        socket?.uncork(); // What was asked before leaves.
         socket?.destroy();
         return true;
       default: return false;
     }
+  }
+
+  /** What is asked in one turn of the event loop leaves in one write. */
+  #write(socket, bytes) {
+    if (socket.writableCorked === 0) {
+      socket.cork();
+      process.nextTick(() => socket.uncork());
+    }
+    socket.write(bytes);
   }
 
   #connect({ connection, how, host, port }) {

@@ -26,6 +26,20 @@ test('a thousand holds and a thousand waits share one connection', async t => {
   assert.deepEqual([losses, reconnects], [0, 0]);
 });
 
+test('what is asked in one turn of the event loop leaves in one write', async t => {
+  const { url, servers: [{ port }] } = await start(t);
+  const client = connect(t, url);
+  await client.connect();
+  const reads = async () => Number(/total_reads_processed:(\d+)/.exec(await ask(port, 'INFO', 'stats'))[1]);
+  const before = await reads();
+  for (let round = 0; round < 10; round++) {
+    const guards = await Promise.all(Array.from({ length: 50 }, (_, i) => client.lock(`k${i}`)));
+    await Promise.all(guards.map(guard => guard.release()));
+  }
+  const count = await reads() - before;
+  assert.ok(count >= 20 && count < 50, `${count} reads`);
+});
+
 test('ten thousand abandoned waits leave nothing', async t => {
   const warnings = [];
   process.on('warning', warning => warnings.push(warning.message));
