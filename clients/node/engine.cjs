@@ -68,12 +68,16 @@ class Writer {
     return this;
   }
 
-  bytes(bytes) {
-    return this.u32(bytes.length).raw(bytes);
+  /** Bytes, or the UTF-8 of a string. */
+  bytes(value) {
+    return typeof value === 'string' ? this.text(value) : this.u32(value.length).raw(value);
   }
 
   text(value) {
-    return this.bytes(Buffer.from(value));
+    const length = Buffer.byteLength(value);
+    const at = this.u32(length).#reserve(length);
+    this.buffer.write(value, at, length);
+    return this;
   }
 
   list(values) {
@@ -83,25 +87,29 @@ class Writer {
   }
 }
 
-/** Decodes actions. */
+/** Decodes outputs. */
 class Reader {
   constructor(buffer) {
     this.buffer = buffer;
+    this.view = new DataView(buffer.buffer, buffer.byteOffset, buffer.length);
     this.at = 0;
   }
 
+  #skip(count) {
+    this.at += count;
+    return this.at - count;
+  }
+
   u8() {
-    return this.buffer[this.at++];
+    return this.view.getUint8(this.#skip(1));
   }
 
   u16() {
-    this.at += 2;
-    return this.buffer.readUInt16LE(this.at - 2);
+    return this.view.getUint16(this.#skip(2), true);
   }
 
   u32() {
-    this.at += 4;
-    return this.buffer.readUInt32LE(this.at - 4);
+    return this.view.getUint32(this.#skip(4), true);
   }
 
   u64() {
@@ -110,31 +118,35 @@ class Reader {
   }
 
   big() {
-    this.at += 8;
-    return this.buffer.readBigUInt64LE(this.at - 8);
+    return this.view.getBigUint64(this.#skip(8), true);
   }
 
   flag() {
     return this.u8() === 1;
   }
 
+  /** A copy, because the next output overwrites this one. */
   bytes() {
     const length = this.u32();
-    this.at += length;
-    return this.buffer.subarray(this.at - length, this.at);
+    const at = this.#skip(length);
+    return Buffer.from(this.buffer.subarray(at, at + length));
   }
 
   text() {
-    return this.bytes().toString();
+    const length = this.u32();
+    const at = this.#skip(length);
+    return this.buffer.toString('utf8', at, at + length);
   }
 
   times(read) {
-    return Array.from({ length: this.u32() }, read);
+    const values = new Array(this.u32());
+    for (let at = 0; at < values.length; at++) values[at] = read();
+    return values;
   }
 
   /** Each key with its fence. */
   fences() {
-    return this.times(() => [this.bytes(), this.big()]);
+    return this.times(() => [this.text(), this.big()]);
   }
 
   /** The fields of a group are there in any case. */
@@ -156,6 +168,15 @@ class Reader {
       default: return new Error(this.text());
     }
   }
+
+  /** An output of this length: its actions, and the next deadline in nanoseconds. */
+  output(length) {
+    const end = this.at + length;
+    const deadline = this.big();
+    const actions = [];
+    while (this.at < end) actions.push(read(this));
+    return { actions, deadline };
+  }
 }
 
 const forms = {
@@ -166,13 +187,9 @@ const forms = {
     return writer.buffer.subarray(0, writer.length);
   },
 
-  /** Decodes an output: its actions, and the next deadline in nanoseconds. */
+  /** Decodes an output. */
   read(output) {
-    const reader = new Reader(output);
-    const deadline = reader.big();
-    const actions = [];
-    while (reader.at < output.length) actions.push(read(reader));
-    return { actions, deadline };
+    return new Reader(output).output(output.length);
   },
 };
 
@@ -189,10 +206,11 @@ class Clock {
   /** The clock of all engines. Each worker thread has its own. */
   static shared;
 
+  /** For how long the machine has been suspended, as far as this clock knows. */
+  suspended = 0n;
   #file;
   #text = Buffer.alloc(64);
   #lead;
-  #suspended = 0n;
   #looked = 0n;
 
   constructor(uptime = '/proc/uptime') {
@@ -213,7 +231,7 @@ class Clock {
   /** In nanoseconds. It never goes back. A suspend of which it does not know yet is less than 10 ms of this clock ago. */
   now() {
     const running = process.hrtime.bigint();
-    return this.#file !== undefined && running - this.#looked >= PAUSE ? this.look() : running + this.#suspended;
+    return this.#file !== undefined && running - this.#looked >= PAUSE ? this.look() : running + this.suspended;
   }
 
   /** The same, but it knows of every suspend. */
@@ -222,16 +240,18 @@ class Clock {
     try {
       // Rounded up, so that no guard seems valid for too long.
       const gained = this.#file === undefined ? 0n : this.#uptime() + HUNDREDTH - this.#looked - this.#lead;
-      if (gained > this.#suspended) this.#suspended = gained;
+      if (gained > this.suspended) this.suspended = gained;
     } catch {
       this.#file = undefined;
     }
-    return this.#looked + this.#suspended;
+    return this.#looked + this.suspended;
   }
 }
 
 /** The engine of one client. It makes the decisions, and `rlock.cjs` carries out its actions. */
 class Engine {
+  #reader;
+
   constructor(settings) {
     compiled ??= new WebAssembly.Module(readFileSync(join(__dirname, 'rlock_engine.wasm')));
     this.exports = new WebAssembly.Instance(compiled).exports;
@@ -241,19 +261,30 @@ class Engine {
     configuration(this.writer, { version: VERSION, ...settings, seed: randomBytes(32) });
     this.#passInput();
     const wrong = this.exports.rlock_open();
-    if (wrong) throw new RangeError(this.#output(wrong).toString());
+    if (wrong) {
+      const { buffer, at } = this.#output();
+      throw new RangeError(buffer.toString('utf8', at, at + wrong));
+    }
+  }
+
+  /** The engine's memory. Once it has grown, it is another buffer. */
+  #memory() {
+    const { buffer } = this.exports.memory;
+    if (this.#reader?.buffer.buffer !== buffer) this.#reader = new Reader(Buffer.from(buffer));
+    return this.#reader;
   }
 
   #passInput() {
     const { writer, exports } = this;
     const at = exports.rlock_input(writer.length);
-    new Uint8Array(exports.memory.buffer).set(writer.buffer.subarray(0, writer.length), at);
+    this.#memory().buffer.set(writer.buffer.subarray(0, writer.length), at);
     writer.length = 0;
   }
 
-  #output(length) {
-    // A copy, because the next call overwrites the output.
-    return Buffer.from(Buffer.from(this.exports.memory.buffer, this.exports.rlock_output(), length));
+  #output() {
+    const reader = this.#memory();
+    reader.at = this.exports.rlock_output();
+    return reader;
   }
 
   /**
@@ -266,7 +297,7 @@ class Engine {
     this.#passInput();
     const length = this.exports.rlock_handle(this.clock.now());
     if (length === -1) throw new Error(`rlock: event ${kind} is malformed`);
-    return forms.read(this.#output(length));
+    return this.#output().output(length);
   }
 
   /** For how many milliseconds a guard is still valid. */

@@ -24,6 +24,10 @@ const losses = {
 const TIME_MAX = 30 * 24 * 3600 * 1000;
 /** The longest time of a timer in Node, in milliseconds. */
 const TIMER_MAX = 2 ** 31 - 1;
+/** How much one read brings, in bytes. */
+const READ_MAX = 16 * 1024;
+/** Instead of a deadline in nanoseconds. */
+const NEVER = 2n ** 64n - 1n;
 /** How many changes an observer keeps. */
 const CHANGES_MAX = 1024;
 /** The most permits of a semaphore. */
@@ -52,12 +56,12 @@ const count = (name, value, least, most) => {
   throw new RangeError(`${name} is ${inspect(value)}, it must be a whole number from ${least} to ${most}`);
 };
 
-const bytesOf = (name, value) => {
-  if (typeof value === 'string') return Buffer.from(value);
-  if (value instanceof Uint8Array) return value;
+const checkBytes = (name, value) => {
+  if (typeof value === 'string' || value instanceof Uint8Array) return value;
   throw new TypeError(`${name} is ${String(value)}, it must be a string or a Uint8Array`);
 };
-const keyBytes = key => bytesOf('key', key);
+const checkKey = key => checkBytes('key', key);
+const textOf = key => (typeof key === 'string' ? key : Buffer.from(key).toString());
 
 /** A guard's fence is a BigInt, and the fences of `info` are numbers. */
 const fenceOf = value => {
@@ -79,28 +83,65 @@ const listen = (signal, abort) => {
   signal?.addEventListener('abort', abort, { once: true });
 };
 
+/**
+ * Values by rising numbers, most of which are taken soon. A Map would copy its table again and again meanwhile, and whatever
+ * is in the tables that it leaves behind lives until all garbage is collected.
+ */
+class Numbered {
+  static #PER_PAGE = 64;
+  #pages = new Map();
+  size = 0;
+
+  set(number, value) {
+    const key = Math.floor(number / Numbered.#PER_PAGE);
+    let page = this.#pages.get(key);
+    if (!page) this.#pages.set(key, page = { values: new Array(Numbered.#PER_PAGE).fill(undefined), size: 0 });
+    page.values[number % Numbered.#PER_PAGE] = value;
+    page.size += 1;
+    this.size += 1;
+  }
+
+  get(number) {
+    return this.#pages.get(Math.floor(number / Numbered.#PER_PAGE))?.values[number % Numbered.#PER_PAGE];
+  }
+
+  take(number) {
+    const value = this.get(number);
+    if (value === undefined) return value;
+    const key = Math.floor(number / Numbered.#PER_PAGE);
+    const page = this.#pages.get(key);
+    page.values[number % Numbered.#PER_PAGE] = undefined;
+    page.size -= 1;
+    if (page.size === 0) this.#pages.delete(key);
+    this.size -= 1;
+    return value;
+  }
+}
+
 /** Runs the engine of a client or a quorum: its sockets, its timer, and the calls and guards of its users. */
 class Host {
   #engine;
   #sockets = new Map();
-  #calls = new Map();
-  #guards = new Map();
+  #calls = new Numbered();
+  #guards = new Numbered();
   #observers = new Map();
   /** How many callers wait for a change. */
   #awaited = 0;
   #last = 0;
   #timer;
-  #due = NONE;
+  #due;
   #tls;
   #log;
   #isClosed = false;
+  /** Whether the sockets and the timer keep the process alive; undefined if there is a new one, which does. */
+  #isAwaited;
 
   constructor(urls, kind, options) {
     const { name = '', responseTimeout, retryTimeout, replicationTimeout } = options;
     this.#tls = options.tls ?? {};
     this.#log = options.log ?? warn;
     this.#engine = new Engine({
-      urls: urls.map(url => Buffer.from(url)), together: kind, name, library: 'rlock-node', libraryVersion: version,
+      urls, together: kind, name, library: 'rlock-node', libraryVersion: version,
       response: millis('responseTimeout', responseTimeout, ABSENT),
       retry: millis('retryTimeout', retryTimeout, ABSENT),
       replication: millis('replicationTimeout', replicationTimeout, ABSENT),
@@ -131,7 +172,7 @@ class Host {
   /** Asks for locks, and for a leadership if there is a value to publish. Resolves to `null` if they are refused. */
   granted(keys, mode, options = {}, value = undefined) {
     const { lease = 30_000, renew = true, activity, signal } = options;
-    keys = keys.map(keyBytes);
+    keys = keys.map(checkKey);
     const limit = mode === access.permits ? count('limit', options.limit, 1, PERMITS_MAX) : 0;
     const permits = mode === access.permits ? count('permits', options.permits ?? 1, 1, PERMITS_MAX) : 1;
     const replicas = count('replicas', options.replicas ?? 0, 0, 2 ** 16 - 1);
@@ -170,21 +211,17 @@ class Host {
   }
 
   /** Begins a call. The engine or the signal settles its promise. */
-  call(write, fields, { signal, ...about } = {}, isLast = false) {
+  call(write, fields, { signal, guard, keys, permits, type } = {}, isLast = false) {
     if (this.#isClosed && !isLast) return Promise.reject(closed());
     if (signal?.aborted) return Promise.reject(signal.reason);
     const call = ++this.#last;
     return new Promise((resolve, reject) => {
-      const abort = () => {
-        this.#calls.delete(call);
+      const abort = signal && (() => {
+        this.#calls.take(call);
         this.#handle(event.abandon, { call });
         reject(signal.reason);
-      };
-      const end = settle => value => {
-        signal?.removeEventListener('abort', abort);
-        settle(value);
-      };
-      this.#calls.set(call, { ...about, resolve: end(resolve), reject: end(reject) });
+      });
+      this.#calls.set(call, { guard, keys, permits, type, resolve, reject, signal, abort });
       listen(signal, abort);
       this.#handle(write, call, fields);
     });
@@ -224,13 +261,22 @@ class Host {
 
   #connect({ connection, how, host, port }) {
     const secure = how === transport.tls || how === transport.insecure;
+    // One buffer for all reads, because the engine copies what is in it.
+    const onread = {
+      buffer: Buffer.allocUnsafe(READ_MAX),
+      callback: (length, buffer) => {
+        notify(event.received, { connection, bytes: buffer.subarray(0, length) });
+        return true;
+      },
+    };
     const socket = secure
       ? tls.connect({
-        host, port, servername: net.isIP(host) ? undefined : host, ...this.#tls,
+        host, port, onread, servername: net.isIP(host) ? undefined : host, ...this.#tls,
         ...(how === transport.insecure && { rejectUnauthorized: false }),
       })
-      : net.connect(how === transport.unix ? { path: host } : { host, port });
+      : net.connect(how === transport.unix ? { path: host, onread } : { host, port, onread });
     this.#sockets.set(connection, socket);
+    this.#isAwaited = undefined;
     const notify = (write, fields) => {
       if (this.#sockets.get(connection) !== socket) return;
       if (write === event.ended) this.#sockets.delete(connection);
@@ -239,7 +285,6 @@ class Host {
     const ended = (failure, text) => notify(event.ended, { connection, failure, text });
     socket.setNoDelay(true);
     socket.once(secure ? 'secureConnect' : 'connect', () => notify(event.opened, { connection }));
-    socket.on('data', bytes => notify(event.received, { connection, bytes }));
     socket.on('error', error => {
       const isCertificate = /CERT|SELF_SIGNED|ALTNAME|UNABLE_TO/.test(error.code ?? '');
       ended(isCertificate ? fault.certificate : fault.io, `${host}:${port}: ${error.message}`);
@@ -262,8 +307,8 @@ class Host {
       this.#observers.delete(it.call);
       return observer.end(new RlockError(it.code, it.text, it));
     }
-    const call = this.#calls.get(it.call);
-    this.#calls.delete(it.call);
+    const call = this.#calls.take(it.call);
+    call?.signal?.removeEventListener('abort', call.abort);
     switch (it.kind) {
       case action.granted:
         if (call) call.resolve(this.#guard(it, call));
@@ -280,36 +325,41 @@ class Host {
   #guard(it, { guard, keys, permits, type = Guard }) {
     const known = guard ?? new type(this, it.guard, keys, permits);
     known.grant(it.owner, it.fences);
-    this.#guards.set(it.guard, known);
+    if (!guard) this.#guards.set(it.guard, known);
     return known;
   }
 
   remaining(guard) { return this.#engine.remaining(guard); }
 
   release(guard, least = NONE) {
-    this.#guards.delete(guard);
+    this.#guards.take(guard);
     return this.call(event.release, { guard, least }, {}, true);
   }
 
   #wakeAt(deadline) {
-    const ms = Number(deadline - this.#engine.clock.now()) / 1e6;
-    const due = deadline === 2n ** 64n - 1n ? NONE : performance.now() + Math.max(0, ms);
-    // A timer that fires too early does no harm.
+    const { clock } = this.#engine;
+    // A timer is paused while the machine is suspended. One that fires too early does no harm.
+    const due = deadline - clock.suspended;
     if (this.#timer && this.#due <= due) return;
     clearTimeout(this.#timer);
     this.#timer = undefined;
-    if (due === NONE) return;
+    if (deadline === NEVER) return;
     this.#due = due;
+    const ms = Number(deadline - clock.now()) / 1e6;
     const tick = () => {
       this.#timer = undefined;
       this.#handle(event.tick);
     };
     this.#timer = setTimeout(tick, Math.min(TIMER_MAX, Math.ceil(ms)));
+    this.#isAwaited = undefined;
   }
 
   /** Only calls that somebody waits for keep the process alive. */
   #keepAlive() {
-    const verb = this.#calls.size + this.#awaited > 0 ? 'ref' : 'unref';
+    const isAwaited = this.#calls.size + this.#awaited > 0;
+    if (isAwaited === this.#isAwaited) return;
+    this.#isAwaited = isAwaited;
+    const verb = isAwaited ? 'ref' : 'unref';
     this.#timer?.[verb]();
     for (const socket of this.#sockets.values()) socket[verb]();
   }
@@ -363,17 +413,16 @@ class Client extends Locks {
   acquire(key, limit, options) { return this.#host.lock([key], access.permits, { ...options, limit }); }
   tryAcquire(key, limit, options) { return this.#host.try([key], access.permits, { ...options, limit }); }
 
-  election(key, options) { return new Election(this.#host, keyBytes(key), options); }
+  election(key, options) { return new Election(this.#host, checkKey(key), options); }
 
-  async info(key) { return this.#ask('RLOCK.INFO', keyBytes(key)); }
+  async info(key) { return this.#ask('RLOCK.INFO', checkKey(key)); }
   async force(key, { fence } = {}) {
     const options = fence === undefined ? [] : ['FENCE', `${fenceOf(fence)}`];
-    return this.#ask('RLOCK.FORCE', keyBytes(key), true, options);
+    return this.#ask('RLOCK.FORCE', checkKey(key), true, options);
   }
 
   async #ask(word, key, changes = false, options = []) {
-    const words = [Buffer.from(word), key, ...options.map(it => Buffer.from(it))];
-    const [answer] = await this.#host.call(event.question, { key, words, changes, limit: NONE });
+    const [answer] = await this.#host.call(event.question, { key, words: [word, key, ...options], changes, limit: NONE });
     if (answer instanceof Error) throw new RlockError('Refused', answer.message);
     return answer;
   }
@@ -398,7 +447,7 @@ class Guard {
   #host;
   #number;
   #loss;
-  #controller = new AbortController();
+  #controller;
   #release;
   /** How many are not released yet. */
   #permits;
@@ -407,23 +456,29 @@ class Guard {
     this.#host = host;
     this.#number = number;
     this.#permits = permits;
-    this.keys = keys.map(key => Buffer.from(key).toString());
+    this.keys = keys.map(textOf);
   }
 
   grant(owner, fences) {
     this.owner = owner;
-    this.fences = Object.fromEntries(fences.map(([key, fence]) => [key.toString(), fence]));
+    this.fences = Object.fromEntries(fences);
     this.fence = fences.reduce((most, [, fence]) => (fence > most ? fence : most), 0n);
   }
 
   end(why) {
     this.#loss ??= new RlockError('Lost', `${this.keys.join(', ')}: the lock was lost: ${losses[why]}`);
-    this.#controller.abort(this.#loss);
+    this.#controller?.abort(this.#loss);
   }
 
   get key() { return this.keys[0]; }
 
-  get signal() { return this.#controller.signal; }
+  get signal() {
+    if (!this.#controller) {
+      this.#controller = new AbortController();
+      if (this.#loss) this.#controller.abort(this.#loss);
+    }
+    return this.#controller.signal;
+  }
 
   get remaining() { return this.#release || this.#loss ? 0 : this.#host.remaining(this.#number); }
 
@@ -434,8 +489,11 @@ class Guard {
     throw this.#loss ?? new RlockError('Lost', `${this.keys.join(', ')}: the lock was lost: ${losses[this.#release ? ending.released : ending.leaseEnded]}`);
   }
 
-  async release({ permits } = {}) {
+  release({ permits } = {}) {
     if (permits === undefined) return (this.#release ??= this.#host.release(this.#number));
+    return this.#releaseSome(permits);
+  }
+  async #releaseSome(permits) {
     if (this.#release) this.check();
     if (count('permits', permits, 1, this.#permits) === this.#permits) return this.release();
     this.#permits -= permits;
@@ -463,7 +521,7 @@ class Leadership extends Guard {
     this.#number = number;
   }
 
-  async proclaim(value) { await this.#host.call(event.proclaim, { guard: this.#number, value: bytesOf('value', value) }); }
+  async proclaim(value) { await this.#host.call(event.proclaim, { guard: this.#number, value: checkBytes('value', value) }); }
   resign() { return this.release(); }
 }
 
@@ -482,7 +540,7 @@ class Election {
   async campaign(value, options) {
     const leadership = await this.#campaign(value, options);
     if (leadership) return leadership;
-    throw new RlockError('NotAcquired', `${Buffer.from(this.#key)}: not elected within ${options?.wait ?? this.#options?.wait} ms`);
+    throw new RlockError('NotAcquired', `${textOf(this.#key)}: not elected within ${options?.wait ?? this.#options?.wait} ms`);
   }
 
   async tryCampaign(value, options) {
@@ -491,7 +549,7 @@ class Election {
 
   #campaign(value, options) {
     const asked = { ...this.#options, ...options };
-    return this.#host.granted([this.#key], access.exclusive, asked, bytesOf('value', value));
+    return this.#host.granted([this.#key], access.exclusive, asked, checkBytes('value', value));
   }
 
   async leader(options) { return this.#host.call(event.leader, { key: this.#key }, options); }

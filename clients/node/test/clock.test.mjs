@@ -7,7 +7,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { setTimeout as pause } from 'node:timers/promises';
-import { connect, eventually, start } from './servers.mjs';
+import { connect, eventually, network, start } from './servers.mjs';
 
 const { Clock } = createRequire(import.meta.url)('../engine.cjs');
 const seconds = nanos => Number(nanos) / 1e9;
@@ -63,4 +63,20 @@ test('a guard is invalid after a suspend that is longer than its lease', async t
   await eventually('the loss is reported', () => guard.signal.aborted);
   await assert.rejects(guard.release(), { code: 'Lost' });
   await (await client.lock('k', { lease: 6000 })).release();
+});
+
+test('a suspend delays nothing that is due later', async t => {
+  const { file, runsSince } = machine(t);
+  Clock.shared = new Clock(file);
+  t.after(() => { Clock.shared = undefined; });
+  const { servers: [{ port }] } = await start(t);
+  const net = await network(t, port);
+  const client = connect(t, net.url, { responseTimeout: 300 });
+  await client.lock('k', { lease: 30_000 });
+  await pause(400); // From now on, only the renewal is due: ten seconds after the grant.
+  runsSince(160);
+  net.mute = true;
+  const begun = performance.now();
+  await assert.rejects(client.lock('l', { wait: 300 }));
+  assert.ok(performance.now() - begun < 4000, `${performance.now() - begun} ms`);
 });

@@ -282,10 +282,9 @@ test('events are encoded and actions are decoded as recorded', async () => {
   const require = createRequire(import.meta.url);
   const [{ NONE, forms }, { action, event: events }] = [require('../engine.cjs'), require('../format.cjs')];
   const names = Object.fromEntries(Object.entries(action).map(([name, kind]) => [kind, name]));
-  const bytes = value => (typeof value === 'string' ? Buffer.from(value) : value ?? NONE);
   const camel = name => name.replace(/ (.)/g, (_, letter) => letter.toUpperCase());
   const encoded = fields => {
-    const values = fields.map(([name, , value]) => [camel(name), Array.isArray(value) ? value.map(bytes) : bytes(value)]);
+    const values = fields.map(([name, , value]) => [camel(name), value ?? NONE]);
     const { kind, ...it } = Object.fromEntries(values);
     const write = Object.values(events)[kind - 1];
     return forms.write(write, ...('call' in it && write !== events.abandon ? [it.call, it] : [it])).toString('hex');
