@@ -11,7 +11,8 @@ import (
 	"sync"
 	"time"
 
-	"rlock/internal/program"
+	single "rlock/internal/engine"
+	"rlock/internal/machine"
 )
 
 var (
@@ -69,27 +70,27 @@ type Options struct {
 // NewClient creates a client, which connects at its first call. The URL begins with redis://, rediss://, redis+unix://,
 // redis+sentinel://, rediss+sentinel://, redis+cluster:// or rediss+cluster://. Every error is an ErrOutOfRange.
 func NewClient(url string, options Options) (*Client, error) {
-	return newClient(single, []string{url}, togetherSingle, options)
+	return newClient(single.New(), []string{url}, togetherSingle, options)
 }
 
 func init() {
-	program.NewQuorum = func(engine *program.Program, urls []string, anyGrace bool, options any) (any, error) {
+	machine.NewQuorum = func(made machine.Machine, urls []string, anyGrace bool, options any) (any, error) {
 		together := uint8(togetherQuorum)
 		if anyGrace {
 			together = togetherAnyGrace
 		}
-		return newClient(engine, urls, together, options.(Options))
+		return newClient(made, urls, together, options.(Options))
 	}
 }
 
-func newClient(of *program.Program, urls []string, together uint8, options Options) (*Client, error) {
+func newClient(made machine.Machine, urls []string, together uint8, options Options) (*Client, error) {
 	limits := [3]time.Duration{options.ResponseTimeout, options.RetryTimeout, options.ReplicationTimeout}
 	for i, name := range []string{"ResponseTimeout", "RetryTimeout", "ReplicationTimeout"} {
 		if limits[i] < 0 {
 			return nil, outOfRange("%s is %v, it must not be below zero", name, limits[i])
 		}
 	}
-	engine, err := newEngine(of, urls, together, options.Name, limits)
+	engine, err := newEngine(made, urls, together, options.Name, limits)
 	if err != nil {
 		return nil, err
 	}
@@ -141,7 +142,7 @@ func (c *Client) step(notes *[]action) {
 		c.engine.event = c.engine.event[:0]
 		return
 	}
-	output := c.engine.handleEvent()
+	output := c.engine.handleEvent(now())
 	deadline := output.u64()
 	var reports []action
 	for len(output) > 0 {
@@ -360,7 +361,6 @@ func (c *Client) Close(ctx context.Context) error {
 	c.step(new([]action))
 	c.isClosed = true
 	c.timer.Stop()
-	c.engine.module.Close(context.Background())
 	for _, connection := range c.connections {
 		connection.end()
 	}

@@ -1,27 +1,15 @@
 package rlock
 
 import (
-	"context"
 	"crypto/rand"
-	_ "embed"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
 	"time"
 
-	"github.com/tetratelabs/wazero/api"
-
-	"rlock/internal/program"
+	"rlock/internal/machine"
 )
-
-// The engine of rlock's clients. docs/embedding.md describes the format of its events and actions. In a checkout,
-// clients/build-engine clients/go/rlock_engine.wasm builds it.
-//
-//go:embed rlock_engine.wasm
-var code []byte
-
-var single = program.New("rlock_engine.wasm", code)
 
 const (
 	none      = math.MaxUint64 // Instead of a time: no limit, or no time at all.
@@ -30,24 +18,13 @@ const (
 
 // engine makes the decisions of one client. Only one goroutine at a time may use it.
 type engine struct {
-	module                                      api.Module
-	input, output, openMachine, handle, remains api.Function
-	stack                                       [2]uint64
-	event                                       writer
+	machine machine.Machine
+	event   writer
 }
 
-func newEngine(of *program.Program, urls []string, together uint8, name string, limits [3]time.Duration) (*engine, error) {
-	module, err := of.Instance()
-	if err != nil {
-		return nil, err
-	}
-	function := module.ExportedFunction
-	e := &engine{
-		module: module, input: function("rlock_input"), output: function("rlock_output"),
-		openMachine: function("rlock_open"), handle: function("rlock_handle"), remains: function("rlock_remaining"),
-	}
-	if version := e.call(function("rlock_version")); version != formVersion {
-		return nil, fmt.Errorf("rlock: %s is of version %d, it must be %d", of.Name(), version, formVersion)
+func newEngine(made machine.Machine, urls []string, together uint8, name string, limits [3]time.Duration) (*engine, error) {
+	if version := made.Xrlock_version(); version != formVersion {
+		return nil, fmt.Errorf("rlock: the engine is of version %d, it must be %d", version, formVersion)
 	}
 	var times [3]uint64
 	for i, limit := range limits {
@@ -55,51 +32,41 @@ func newEngine(of *program.Program, urls []string, together uint8, name string, 
 	}
 	seed := make([]byte, 32)
 	rand.Read(seed)
+	e := &engine{machine: made}
 	e.event.configuration(formVersion, urls, together, name, "rlock-go", Version, times[0], times[1], times[2], seed)
 	e.passInput()
-	if wrong := e.call(e.openMachine); wrong != 0 {
-		text := string(e.result(wrong))
-		module.Close(context.Background())
-		return nil, &Error{Code: "OutOfRange", Message: text}
+	if wrong := e.machine.Xrlock_open(); wrong != 0 {
+		return nil, &Error{Code: "OutOfRange", Message: string(e.result(wrong))}
 	}
 	return e, nil
 }
 
-// call calls a function of the engine. Only a defect of the engine makes it fail, so it panics then.
-func (e *engine) call(function api.Function, arguments ...uint64) uint64 {
-	copy(e.stack[:], arguments)
-	if err := function.CallWithStack(context.Background(), e.stack[:]); err != nil {
-		panic(fmt.Sprintf("rlock: the engine has failed: %v", err))
-	}
-	return e.stack[0]
-}
-
 func (e *engine) passInput() {
-	at := uint32(e.call(e.input, uint64(len(e.event))))
-	e.module.Memory().Write(at, e.event)
+	at := uint32(e.machine.Xrlock_input(int32(len(e.event))))
+	copy((*e.machine.Slice())[at:], e.event)
 	e.event = e.event[:0]
 }
 
 // result is the output of the last call, which is valid until the next call.
-func (e *engine) result(length uint64) []byte {
-	bytes, _ := e.module.Memory().Read(uint32(e.call(e.output)), uint32(length))
-	return bytes
+func (e *engine) result(length int32) []byte {
+	at := uint32(e.machine.Xrlock_output())
+	return (*e.machine.Slice())[at:][:uint32(length)]
 }
 
 // handleEvent passes the event in e.event to the engine, and returns its output.
-func (e *engine) handleEvent() reader {
+func (e *engine) handleEvent(now time.Duration) reader {
 	kind := e.event[0]
 	e.passInput()
-	length := e.call(e.handle, uint64(now()))
+	length := e.machine.Xrlock_handle(int64(now))
 	if uint32(length) == malformed {
 		panic(fmt.Sprintf("rlock: event %d is malformed", kind))
 	}
-	return e.result(uint64(uint32(length)))
+	return e.result(length)
 }
 
 // remaining returns how long a guard is still valid.
 func (e *engine) remaining(guard uint64) time.Duration {
-	left := e.call(e.remains, guard, uint64(now()))
+	left := uint64(e.machine.Xrlock_remaining(int64(guard), int64(now())))
 	return time.Duration(min(left, math.MaxInt64))
 }
 

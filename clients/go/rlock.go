@@ -6,7 +6,7 @@
 //	defer hold.Release(ctx)
 //	err = store(hold.Context(), hold.Fence()) // The context ends if the lock is lost.
 //
-// The engine of rlock's client for Rust makes all decisions. It is WebAssembly, so there is no cgo.
+// The engine of rlock's client for Rust makes all decisions. It is translated to Go, so there is no cgo.
 // A lease is not mutual exclusion: send Hold.Fence with each write that the lock protects.
 package rlock
 

@@ -24,6 +24,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	single "rlock/internal/engine"
 )
 
 var background = context.Background()
@@ -587,6 +589,22 @@ func TestPausedServer(t *testing.T) {
 	eventually(t, "nothing is left", func() bool { return isFree(t, s.port(), "k") && isFree(t, s.port(), "l") })
 }
 
+// TestFirstLock: a new process takes its first lock soon. The race detector needs most of that time.
+func TestFirstLock(t *testing.T) {
+	t.Parallel()
+	if url := os.Getenv("RLOCK_FIRST"); url != "" {
+		done(t, must(connect(t, url, Options{}).Lock(background, "k"))(t).Release(background))
+		return
+	}
+	child := exec.Command(os.Args[0], "-test.run=TestFirstLock$")
+	child.Env = append(os.Environ(), "RLOCK_FIRST="+start(t).URL)
+	output, err := child.CombinedOutput()
+	isTrue(t, err == nil, err, string(output))
+	spent := child.ProcessState.UserTime() + child.ProcessState.SystemTime()
+	isTrue(t, spent < 60*time.Millisecond, spent)
+	t.Log(spent)
+}
+
 // TestPausedProcess: a process that was paused beyond its lease learns of the loss at its first check.
 func TestPausedProcess(t *testing.T) {
 	t.Parallel()
@@ -881,7 +899,7 @@ func encoded(fields [][3]any, number func(any) uint64) (event writer) {
 	return event
 }
 
-// TestRecord: events are encoded and actions are decoded as in a recorded run.
+// TestRecord: events are encoded and actions are decoded as in a recorded run, and the engine does the same as in that run.
 func TestRecord(t *testing.T) {
 	t.Parallel()
 	file := os.Getenv("RLOCK_RUN")
@@ -889,9 +907,11 @@ func TestRecord(t *testing.T) {
 		file = "../../crates/rlock-embed/tests/host/run.json"
 	}
 	var record struct {
-		Steps []struct {
+		Configuration struct{ Bytes string }
+		Steps         []struct {
 			Fields   [][3]any
 			Event    string
+			Now      json.Number
 			Output   string
 			Deadline *json.Number
 			Actions  []map[string]any
@@ -913,8 +933,14 @@ func TestRecord(t *testing.T) {
 		return n
 	}
 	isTrue(t, len(record.Steps) > 20)
+	again := engine{machine: single.New(), event: must(hex.DecodeString(record.Configuration.Bytes))(t)}
+	again.passInput()
+	isTrue(t, again.machine.Xrlock_open() == 0)
 	for _, step := range record.Steps {
 		event := encoded(step.Fields, number)
+		again.event = append(again.event, event...)
+		done := hex.EncodeToString(again.handleEvent(time.Duration(number(step.Now))))
+		isTrue(t, done == step.Output, step.Fields, done)
 		isTrue(t, hex.EncodeToString(event) == step.Event, step.Fields)
 		output := reader(must(hex.DecodeString(step.Output))(t))
 		deadline := uint64(math.MaxUint64)
@@ -971,7 +997,7 @@ func TestReadme(t *testing.T) {
 	for _, program := range programs {
 		directory := t.TempDir()
 		source := addresses.Replace(program[1])
-		module := fmt.Sprintf("module first\n\ngo 1.25.0\n\nrequire rlock v0.0.0\n\nrequire (\n\tgithub.com/tetratelabs/wazero v1.12.0 // indirect\n\tgolang.org/x/sys v0.44.0 // indirect\n)\n\nreplace rlock => %s\n", here)
+		module := fmt.Sprintf("module first\n\ngo 1.25.0\n\nrequire rlock v0.0.0\n\nrequire golang.org/x/sys v0.44.0 // indirect\n\nreplace rlock => %s\n", here)
 		for name, text := range map[string]string{
 			"main.go": source, "go.mod": module, "go.sum": string(must(os.ReadFile("go.sum"))(t)),
 		} {

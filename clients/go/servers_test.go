@@ -102,7 +102,6 @@ func connections(t testing.TB, port int) int {
 
 func eventually(t testing.TB, what string, condition func() bool) {
 	t.Helper()
-	// With the race detector a process needs seconds to compile the engine.
 	for end := time.Now().Add(time.Minute); !condition(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("not within a minute: %s", what)

@@ -10,8 +10,6 @@ require (
 	go.uber.org/zap v1.27.1
 )
 
-require github.com/tetratelabs/wazero v1.12.0 // indirect
-
 require (
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	github.com/coreos/go-semver v0.3.1 // indirect

@@ -6,23 +6,16 @@
 //	defer hold.Release(ctx)
 //	err = store(hold.Context(), hold.Fence()) // The context ends if a majority does not hold the lock any more.
 //
-// The engine with quorums is larger than that of package rlock. Only programs that import this package contain it.
+// Only programs that import this package contain the engine with quorums.
 package quorum
 
 import (
 	"context"
-	_ "embed"
 
 	"rlock"
-	"rlock/internal/program"
+	"rlock/internal/machine"
+	"rlock/quorum/internal/engine"
 )
-
-// In a checkout, clients/build-engine --quorum clients/go/quorum/rlock_quorum.wasm builds it.
-//
-//go:embed rlock_quorum.wasm
-var code []byte
-
-var engine = program.New("rlock_quorum.wasm", code)
 
 // Quorum is several independent servers that hold locks together. A majority of them holds a lock: of 3 servers one may fail,
 // of 5 two, of 7 three, of 9 four. Each is a master, and none is a replica of another. It is safe for concurrent use.
@@ -49,7 +42,7 @@ func New(urls []string, options rlock.Options, more ...Option) (*Quorum, error) 
 	for _, option := range more {
 		option(&s)
 	}
-	client, err := program.NewQuorum(engine, urls, s.anyGrace, options)
+	client, err := machine.NewQuorum(engine.New(), urls, s.anyGrace, options)
 	if err != nil {
 		return nil, err
 	}
