@@ -78,6 +78,13 @@ pub(super) struct Start {
     is_checking: bool,
 }
 
+impl Start {
+    /// Whether it waits for the slots: no server is tried or asked yet.
+    fn is_open(&self) -> bool {
+        self.left.is_none() && !self.is_checking
+    }
+}
+
 impl Outage {
     /// Whether the user should see this failure too; records that it was shown.
     pub(super) fn is_news(&mut self, failure: &Failure) -> bool {
@@ -444,7 +451,7 @@ impl Endpoint {
     /// The slots of the cluster are known.
     pub(super) fn start_at_nodes(&mut self, now: Instant) {
         let nodes = self.engine.routes().nodes();
-        if let Some(start) = self.start.as_mut().filter(|start| start.left.is_none()) {
+        if let Some(start) = self.start.as_mut().filter(|start| start.is_open()) {
             start.left = Some(nodes.into_iter().rev().collect());
             self.start_at_next(now);
         }
@@ -453,8 +460,7 @@ impl Endpoint {
     /// No server reports the slots; whether callers that wait for the start get
     /// this failure.
     pub(super) fn start_at_nobody(&mut self, failure: &Failure) -> bool {
-        let start = self.start.as_ref();
-        let ends = start.is_some_and(|start| start.left.is_none());
+        let ends = self.start.as_ref().is_some_and(Start::is_open);
         if ends {
             self.start_ends(Err(Error::Connect(failure.clone())));
         }
@@ -503,6 +509,7 @@ impl Endpoint {
         if std::mem::replace(&mut start.is_checking, true) {
             return;
         }
+        start.tried = node;
         if self.settings.is_probe {
             return self.start_ends(Ok(()));
         }
@@ -535,7 +542,12 @@ impl Endpoint {
     }
 
     pub(super) fn start_ends(&mut self, outcome: Result<(), Error>) {
-        for call in self.start.take().into_iter().flat_map(|it| it.calls) {
+        let Some(start) = self.start.take() else {
+            return;
+        };
+        // Its question, which may have no answer yet, has the same number.
+        self.remove_question(start.call);
+        for call in start.calls {
             let outcome = match outcome.clone() {
                 Ok(()) => Outcome::Lock(engine::Outcome::Done),
                 Err(error) => Outcome::Failed(error),

@@ -746,10 +746,6 @@ impl Endpoint {
         self.timers.clear();
         self.separate.clear();
         self.main_connections.clear();
-        if let Some(start) = &self.start {
-            // Its first call is also the number of this question.
-            self.questions.remove(&start.call);
-        }
         self.start_ends(Err(Error::Closed));
         self.watches_are_closed();
         for (call, _) in std::mem::take(&mut self.questions) {

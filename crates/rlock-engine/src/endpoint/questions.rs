@@ -115,7 +115,7 @@ impl Endpoint {
         }
     }
 
-    fn remove_question(&mut self, call: Id) -> Option<Question> {
+    pub(super) fn remove_question(&mut self, call: Id) -> Option<Question> {
         let question = self.questions.remove(&call)?;
         if let Some(due) = question.timer_due {
             self.timers.remove(&(due, Timer::Question(call)));
@@ -174,7 +174,6 @@ impl Endpoint {
             frame => Ok(frame),
         };
         if self.is_start(call) {
-            self.remove_question(call);
             return self.module_is_there(answer.map(drop));
         }
         let ends = matches!(&answer, Err(fault) if fault.ends_connection());
@@ -212,7 +211,6 @@ impl Endpoint {
     /// Asks again after a pause.
     pub(super) fn question_failed(&mut self, now: Instant, call: Id, failure: Failure) {
         if self.is_start(call) {
-            self.remove_question(call);
             return self.module_is_there(Err(Fault::Broken(failure)));
         }
         let Some(attempts) = self.questions.get(&call).map(|question| question.attempts) else {
@@ -241,7 +239,6 @@ impl Endpoint {
             let waited = now - question.begun;
             let error = Error::Unavailable { waited, source };
             if self.is_start(call) {
-                self.remove_question(call);
                 return self.start_ends(Err(error));
             }
             return self.question_ends(call, Outcome::Failed(error));

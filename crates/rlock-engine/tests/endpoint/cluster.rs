@@ -49,6 +49,25 @@ pub(crate) fn connected() -> Played {
     it
 }
 
+/// It was answered with the failure of `m`, and once more when `n` had answered.
+#[test]
+fn a_start_at_a_connected_server_ends_once_and_with_its_answer() {
+    let mut it = connected();
+    it.ends(2);
+    it.start();
+    it.actions();
+    // `m` cannot be reached.
+    for _ in 0..3 {
+        it.passes(1000);
+        it.ends(it.connections());
+    }
+    it.answers(3, "RLOCK.HELP", "*0\r\n");
+    it.passes(20_000);
+    let did = it.did();
+    let answers = did.iter().filter(|line| line.starts_with("call 3"));
+    assert_eq!(answers.collect::<Vec<_>>(), ["call 3: done"]);
+}
+
 #[test]
 fn the_channel_is_in_a_slot_of_its_server() {
     let mut it = started();

@@ -422,9 +422,14 @@ impl Members {
             };
             self.why_not(now, it, lease).or_else(slow).or_else(refusal)
         };
+        let source = match (0..self.count()).any(|it| why(it).is_some()) {
+            true => self.failure("too few members of the quorum answer", why),
+            // Each may have been about to.
+            false => Failure::TimedOut("too few members of the quorum answered in time".into()),
+        };
         Error::Unavailable {
             waited: now - begun,
-            source: Some(self.failure("too few members of the quorum answer", why)),
+            source: Some(source),
         }
     }
 

@@ -522,6 +522,11 @@ impl Quorum {
         self.members
             .each(|session| session.handle(now, Event::Begin));
         self.due(call, Some(now + self.members.limits.response));
+        for member in 0..self.members.count() {
+            if self.members.is_connected(member) {
+                self.meets(now, call, member);
+            }
+        }
     }
 
     fn changed(&mut self, now: Instant, member: usize) {
@@ -531,18 +536,24 @@ impl Quorum {
             return;
         }
         for call in self.calls.keys().copied().collect::<Vec<_>>() {
-            if let Some(Progress::Connect(meeting)) = self.calls.get_mut(&call)
-                && meeting.unmet.remove(&member)
-            {
-                meeting.failures.extend(failure.clone());
-                let is_over = meeting.unmet.is_empty();
-                let limit = self.members.limits.response;
-                let limit = limit / if self.has_enough() { 4 } else { 1 };
-                self.due(
-                    call,
-                    Some(now + if is_over { Duration::ZERO } else { limit }),
-                );
-            }
+            self.meets(now, call, member);
+        }
+    }
+
+    /// A member has connected, or failed to, and a call may wait for that.
+    fn meets(&mut self, now: Instant, call: Id, member: usize) {
+        let failure = self.members.failure_of(member);
+        if let Some(Progress::Connect(meeting)) = self.calls.get_mut(&call)
+            && meeting.unmet.remove(&member)
+        {
+            meeting.failures.extend(failure);
+            let is_over = meeting.unmet.is_empty();
+            let limit = self.members.limits.response;
+            let limit = limit / if self.has_enough() { 4 } else { 1 };
+            self.due(
+                call,
+                Some(now + if is_over { Duration::ZERO } else { limit }),
+            );
         }
     }
 
