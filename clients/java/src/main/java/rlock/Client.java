@@ -4,7 +4,6 @@ import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.nio.channels.Selector;
 import java.nio.charset.StandardCharsets;
-import java.nio.file.Path;
 import java.security.NoSuchAlgorithmException;
 import java.time.Duration;
 import java.util.ArrayDeque;
@@ -92,11 +91,11 @@ public final class Client implements AutoCloseable {
         }
     }
 
-    private Client(Builder builder) {
-        tls = builder.tls;
-        clock = new Clock(builder.uptime);
-        engine = new Engine(builder.url, builder.name,
-                new Duration[] {builder.responseTimeout, builder.retryTimeout, builder.replicationTimeout}, clock);
+    /** The settings may be those of a quorum: its engine takes the same events. */
+    Client(Settings<?> settings) {
+        tls = settings.tls;
+        clock = new Clock(settings.uptime);
+        engine = new Engine(settings, clock);
         try {
             selector = Selector.open();
         } catch (IOException error) {
@@ -120,53 +119,9 @@ public final class Client implements AutoCloseable {
     }
 
     /** The settings of a client. */
-    public static final class Builder {
-        private final String url;
-        private String name = "";
-        private SSLContext tls;
-        private Duration responseTimeout;
-        private Duration retryTimeout;
-        private Duration replicationTimeout;
-        private Path uptime = Clock.UPTIME;
-
+    public static final class Builder extends Settings<Builder> {
         private Builder(String url) {
-            this.url = Objects.requireNonNull(url, "url");
-        }
-
-        /** Begins the names of connections and owners, for people who inspect the server: 1 to 64 bytes without spaces. */
-        public Builder name(String name) {
-            this.name = Objects.requireNonNull(name, "name");
-            return this;
-        }
-
-        /** For {@code rediss://}. Default: the JVM's default context. */
-        public Builder tls(SSLContext tls) {
-            this.tls = tls;
-            return this;
-        }
-
-        /** How long the server may take for one reply. Default 5 s. */
-        public Builder responseTimeout(Duration timeout) {
-            responseTimeout = timeout;
-            return this;
-        }
-
-        /** How long calls that do not wait for a lock are retried while servers are unreachable. Default 10 s. */
-        public Builder retryTimeout(Duration timeout) {
-            retryTimeout = timeout;
-            return this;
-        }
-
-        /** How long replicas may take to acknowledge a grant. Default 1 s. */
-        public Builder replicationTimeout(Duration timeout) {
-            replicationTimeout = timeout;
-            return this;
-        }
-
-        /** For tests: another file with the uptime. */
-        Builder uptime(Path file) {
-            uptime = file;
-            return this;
+            super(List.of(Objects.requireNonNull(url, "url")), Format.TOGETHER_SINGLE);
         }
 
         /**

@@ -30,7 +30,7 @@ final class Engine {
     private final ExportFunction handle;
     private final ExportFunction remaining;
 
-    Engine(String url, String name, Duration[] limits, Clock clock) {
+    Engine(Settings<?> settings, Clock clock) {
         this.clock = clock;
         Inlining.require();
         var instance = Instance.builder(Compiled.load()).withMachineFactory(Compiled::create).build();
@@ -43,15 +43,19 @@ final class Engine {
         if (version != Format.VERSION) {
             throw new IllegalStateException("the engine is of version " + version + ", it must be " + Format.VERSION);
         }
-        var times = Arrays.stream(limits).mapToLong(limit -> millis("timeout", limit)).toArray();
-        var seed = new byte[32];
-        new SecureRandom().nextBytes(seed);
-        passInput(Format.configuration(new Writer(), Format.VERSION, List.of(url), Format.TOGETHER_SINGLE, name, "rlock-java",
-                Client.VERSION, times[0], times[1], times[2], seed));
+        passInput(configuration(settings));
         var wrong = instance.export("rlock_open").apply()[0];
         if (wrong != 0) {
             throw new IllegalArgumentException(new String(result(wrong), StandardCharsets.UTF_8));
         }
+    }
+
+    private static Writer configuration(Settings<?> of) {
+        var seed = new byte[32];
+        new SecureRandom().nextBytes(seed);
+        return Format.configuration(new Writer(), Format.VERSION, of.urls, of.together, of.name, "rlock-java", Client.VERSION,
+                millis("responseTimeout", of.responseTimeout), millis("retryTimeout", of.retryTimeout),
+                millis("replicationTimeout", of.replicationTimeout), seed);
     }
 
     /** Whole milliseconds, rounded up; {@code null} means no limit. */

@@ -14,7 +14,7 @@ public class RlockException extends RuntimeException {
     }
 
     /**
-     * {@code Connect}, {@code ModuleMissing}, {@code Unavailable}, {@code NotReplicated}, {@code QueueFull}, {@code Cancelled},
+     * {@code Connect}, {@code Member}, {@code ModuleMissing}, {@code Unavailable}, {@code NotReplicated}, {@code QueueFull}, {@code Cancelled},
      * {@code Deadlock}, {@code HeldOtherwise}, {@code Denied}, {@code NotALock}, {@code OutOfMemory}, {@code Refused},
      * {@code NotReleased}, {@code Protocol}, {@code Closed}, {@code NotAcquired}. An invalid argument is an {@link IllegalArgumentException}, and a
      * lost lock a {@link LostException}.

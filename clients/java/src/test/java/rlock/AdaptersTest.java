@@ -12,6 +12,7 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.time.Instant;
+import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
 import java.util.regex.Pattern;
@@ -90,12 +91,15 @@ class AdaptersTest {
         }
     }
 
-    /** The output of a program of README, in which only the address is changed. */
-    static String run(String source, String url) throws Exception {
+    /** The output of a program of a document, in which only the addresses of one server or of three are changed. */
+    static String run(String source, String... urls) throws Exception {
+        for (int i = 0; i < urls.length; i++) {
+            source = source.replace("redis://" + (urls.length == 1 ? "127.0.0.1" : "locks-" + (i + 1)) + ":6379", urls[i]);
+        }
         var directory = Files.createTempDirectory("rlock");
         var file = directory.resolve("Invoices.java");
         try {
-            Files.writeString(file, source.replace("redis://127.0.0.1:6379", url));
+            Files.writeString(file, source);
             var java = Path.of(System.getProperty("java.home"), "bin", "java").toString();
             var process = new ProcessBuilder(java, "--class-path", System.getProperty("java.class.path"), file.toString())
                     .redirectErrorStream(true).start();
@@ -108,18 +112,24 @@ class AdaptersTest {
         }
     }
 
+    /** The two programs of a document that send invoices: with Redisson, and with rlock. Their work is the same. */
+    static List<String> migration(Path document) throws Exception {
+        var programs = programs(document, "class Invoices");
+        assertEquals(2, programs.size());
+        assertEquals(1, programs.stream().map(it -> it.substring(it.indexOf("    static void send"))).distinct().count());
+        return programs;
+    }
+
+    /** The programs of a document with this text. */
+    static List<String> programs(Path document, String text) throws Exception {
+        return Pattern.compile("```java\n(.*?)```", Pattern.DOTALL).matcher(Files.readString(document)).results()
+                .map(found -> found.group(1)).filter(it -> it.contains(text)).collect(Collectors.toList());
+    }
+
     @Test
     void theMigrationFromRedissonChangesTheImportAndTheSetUp() throws Exception {
-        var readme = Files.readString(Path.of("README.md"));
-        var programs = Pattern.compile("```java\n(import java.util.concurrent.TimeUnit.*?)```", Pattern.DOTALL).matcher(readme)
-                .results().map(found -> found.group(1)).collect(Collectors.toList());
-        assertEquals(2, programs.size());
-        var work = "    static void send";
-        var before = programs.get(0);
-        var after = programs.get(1);
-        assertEquals(before.substring(before.indexOf(work)), after.substring(after.indexOf(work)));
         try (var server = new Servers()) {
-            for (var program : programs) {
+            for (var program : migration(Path.of("README.md"))) {
                 assertTrue(run(program, server.url).contains("sent by its holder: true"));
             }
         }
