@@ -99,6 +99,7 @@ public final class Client implements AutoCloseable {
         try {
             selector = Selector.open();
         } catch (IOException error) {
+            engine.close();
             throw new UncheckedIOException(error);
         }
         thread = daemon("client", this::run);
@@ -338,6 +339,7 @@ public final class Client implements AutoCloseable {
             }
         }
         doTasks();
+        engine.close();
         try {
             clock.close();
             selector.close();

@@ -4,9 +4,8 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.lang.management.ManagementFactory;
-import java.nio.file.Path;
-import java.util.ArrayList;
 import java.util.List;
+import java.util.stream.Stream;
 import javax.management.ObjectName;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
@@ -14,25 +13,9 @@ import org.junit.jupiter.api.Timeout;
 /** The directive for HotSpot's C2. */
 @Timeout(60)
 class InliningTest {
-    private static final String URL = "redis://127.0.0.1:1";
-
-    /** Opens a client, which does not connect. */
-    static final class Program {
-        public static void main(String[] arguments) {
-            Client.of(URL).close();
-            System.out.println("opened");
-        }
-    }
-
-    /** The output of the program in a JVM with these options. */
+    /** The output of a client with this engine, in a JVM with these options. */
     private static String open(String... options) throws Exception {
-        var command = new ArrayList<>(List.of(Path.of(System.getProperty("java.home"), "bin", "java").toString()));
-        command.addAll(List.of(options));
-        command.addAll(List.of("--class-path", System.getProperty("java.class.path"), Program.class.getName()));
-        var process = new ProcessBuilder(command).redirectErrorStream(true).start();
-        var output = new String(process.getInputStream().readAllBytes());
-        assertEquals(output.contains("opened") ? 0 : 1, process.waitFor(), output);
-        return output;
+        return EngineTest.open(Stream.concat(Stream.of("-Drlock.engine=bytecode"), Stream.of(options)).toArray(String[]::new));
     }
 
     private static String directives(String command) throws Exception {
@@ -64,11 +47,11 @@ class InliningTest {
     }
 
     @Test
-    void eachClientMakesSureThatThereIsOneDirective() throws Exception {
+    void eachEngineMakesSureThatThereIsOneDirective() throws Exception {
         for (int i = 0; i < 2; i++) {
             directives("compilerDirectivesClear");
-            Client.of(URL).close();
-            Client.of(URL).close();
+            new Bytecode();
+            new Bytecode();
             assertEquals(2, directives("compilerDirectivesPrint").split("matching: rlock/", -1).length);
         }
     }
