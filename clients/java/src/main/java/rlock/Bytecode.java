@@ -18,7 +18,6 @@ final class Bytecode implements Machine {
     private final ExportFunction remaining;
 
     Bytecode() {
-        Inlining.require();
         instance = Instance.builder(Compiled.load()).withMachineFactory(Compiled::create).build();
         memory = instance.memory();
         input = instance.export("rlock_input");

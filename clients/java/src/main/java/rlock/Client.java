@@ -129,7 +129,7 @@ public final class Client implements AutoCloseable {
          * Builds it.
          *
          * @throws IllegalArgumentException if the URL or an option is invalid
-         * @throws IllegalStateException if HotSpot would miscompile the client: the message says what to add
+         * @throws IllegalStateException if {@code rlock.engine} asks for the native engine, which cannot be loaded
          */
         public Client build() {
             return new Client(this);
