@@ -14,9 +14,11 @@
 //! - [`messages`]: all events and actions;
 //! - `meaning`: what they mean to the engine;
 //! - `wasm`: the machine as functions of a WebAssembly module;
-//! - `python`: the machine as a Python module, with the feature of that name.
+//! - `java`, `python`: the machine as a native library of Java or module of Python, with the feature of that name.
 
 pub mod format;
+#[cfg(feature = "java")]
+pub mod java;
 mod machine;
 mod meaning;
 pub mod messages;

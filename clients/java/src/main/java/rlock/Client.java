@@ -99,6 +99,7 @@ public final class Client implements AutoCloseable {
         try {
             selector = Selector.open();
         } catch (IOException error) {
+            engine.close();
             throw new UncheckedIOException(error);
         }
         thread = daemon("client", this::run);
@@ -128,7 +129,7 @@ public final class Client implements AutoCloseable {
          * Builds it.
          *
          * @throws IllegalArgumentException if the URL or an option is invalid
-         * @throws IllegalStateException if HotSpot would miscompile the client: the message says what to add
+         * @throws IllegalStateException if {@code rlock.engine} asks for the native engine, which cannot be loaded
          */
         public Client build() {
             return new Client(this);
@@ -338,6 +339,7 @@ public final class Client implements AutoCloseable {
             }
         }
         doTasks();
+        engine.close();
         try {
             clock.close();
             selector.close();

@@ -1,8 +1,5 @@
 package rlock;
 
-import com.dylibso.chicory.runtime.ExportFunction;
-import com.dylibso.chicory.runtime.Instance;
-import com.dylibso.chicory.runtime.Memory;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.nio.charset.StandardCharsets;
@@ -13,40 +10,53 @@ import java.util.Arrays;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.atomic.AtomicBoolean;
 
-/**
- * The engine of one client, in WebAssembly, and what its events and actions are made of: docs/embedding.md. It makes all
- * decisions. Only the client's thread may call it: code that Chicory has compiled throws in an interrupted thread, which would
- * leave the engine in an inconsistent state.
- */
+/** The engine of one client, which makes all decisions, and what its events and actions are made of: docs/embedding.md. */
 final class Engine {
     /** Instead of a time: no limit, or no time at all. */
     static final long NONE = -1;
 
+    /** {@code native} or {@code bytecode}. Default: native, if the jar has a library for this platform that loads. */
+    static final String KIND = "rlock.engine";
+
+    private static final System.Logger LOG = System.getLogger("rlock");
+    private static final AtomicBoolean IS_REPORTED = new AtomicBoolean();
+
     private final Clock clock;
-    private final Memory memory;
-    private final ExportFunction input;
-    private final ExportFunction output;
-    private final ExportFunction handle;
-    private final ExportFunction remaining;
+    private final Machine machine;
 
     Engine(Settings<?> settings, Clock clock) {
         this.clock = clock;
-        Inlining.require();
-        var instance = Instance.builder(Compiled.load()).withMachineFactory(Compiled::create).build();
-        memory = instance.memory();
-        input = instance.export("rlock_input");
-        output = instance.export("rlock_output");
-        handle = instance.export("rlock_handle");
-        remaining = instance.export("rlock_remaining");
-        var version = instance.export("rlock_version").apply()[0];
+        machine = machine(System.getProperty(KIND, ""));
+        var version = machine.version();
         if (version != Format.VERSION) {
             throw new IllegalStateException("the engine is of version " + version + ", it must be " + Format.VERSION);
         }
-        passInput(configuration(settings));
-        var wrong = instance.export("rlock_open").apply()[0];
-        if (wrong != 0) {
-            throw new IllegalArgumentException(new String(result(wrong), StandardCharsets.UTF_8));
+        var wrong = machine.open(configuration(settings));
+        if (wrong != null) {
+            throw new IllegalArgumentException(new String(wrong, StandardCharsets.UTF_8));
+        }
+    }
+
+    /** An engine of this kind; of the default one for an empty text. */
+    static Machine machine(String kind) {
+        switch (kind) {
+            case "native":
+                return new Native();
+            case "bytecode":
+                return new Bytecode();
+            case "":
+                if (Native.problem() == null) {
+                    return new Native();
+                }
+                if (Native.isThere() && !IS_REPORTED.getAndSet(true)) {
+                    LOG.log(System.Logger.Level.WARNING, "cannot load the native engine (" + Native.problem()
+                            + "), using the slower one in bytecode");
+                }
+                return new Bytecode();
+            default:
+                throw new IllegalArgumentException(KIND + " is " + kind + ", it must be native or bytecode");
         }
     }
 
@@ -73,38 +83,23 @@ final class Engine {
         }
     }
 
-    /** Only a defect of the engine makes a call fail. It is an {@link Error}, so that the client ends. */
-    private static long call(ExportFunction function, long... arguments) {
-        try {
-            return function.apply(arguments)[0];
-        } catch (RuntimeException defect) {
-            throw new Error("the engine has failed", defect);
-        }
-    }
-
-    private void passInput(Writer event) {
-        var at = (int) call(input, event.length);
-        memory.write(at, event.bytes, 0, event.length);
-    }
-
-    private byte[] result(long length) {
-        return memory.readBytes((int) call(output), (int) length);
-    }
-
     /** Passes an event to the engine, and returns its output. */
     Reader handle(Writer event) {
-        passInput(event);
-        var length = (int) call(handle, clock.now());
-        if (length == -1) {
+        var output = machine.handle(event, clock.now());
+        if (output == null) {
             throw new IllegalStateException("event " + event.bytes[0] + " is malformed");
         }
-        return new Reader(result(length));
+        return new Reader(output);
     }
 
     /** For how many nanoseconds a guard is still valid. */
     long remaining(long guard) {
-        var left = call(remaining, guard, clock.look());
+        var left = machine.remaining(guard, clock.look());
         return left < 0 ? Long.MAX_VALUE : left;
+    }
+
+    void close() {
+        machine.close();
     }
 
     /** Encodes the fields of an event, one after the other. */

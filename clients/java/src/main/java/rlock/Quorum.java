@@ -53,7 +53,7 @@ public final class Quorum implements AutoCloseable {
          *
          * @throws IllegalArgumentException if the number of URLs, a URL or an option is invalid; it names the member, from {@code
          *     members[0]} on
-         * @throws IllegalStateException if HotSpot would miscompile the client: the message says what to add
+         * @throws IllegalStateException if {@code rlock.engine} asks for the native engine, which cannot be loaded
          */
         public Quorum build() {
             return new Quorum(this);
