@@ -595,8 +595,8 @@ impl Quorum {
     }
 
     fn lock(&mut self, now: Instant, call: Id, lock: Lock) {
-        let is_meant =
-            lock.ask == Ask::Exclusive && lock.claims.is_single() && lock.value.is_none();
+        let is_plain = lock.value.is_none() && lock.terms.replicas == 0;
+        let is_meant = lock.ask == Ask::Exclusive && lock.claims.is_single() && is_plain;
         let checked = match is_meant {
             true => check_key(lock.claims.key()),
             false => Err(not_of_quorum(&Call::Lock(lock.clone()))),
@@ -1074,7 +1074,7 @@ fn name(claims: &Claims) -> Name {
 
 fn not_of_quorum(call: &Call) -> Error {
     let value = match call {
-        Call::Lock(_) => "a lock that is shared, or has permits, several keys or a value",
+        Call::Lock(_) => "a lock that is shared, or has permits, several keys, a value or replicas",
         Call::Upgrade { .. } => "an upgrade",
         Call::Downgrade { .. } => "a downgrade",
         Call::ReleasePermits { .. } => "a release of permits",
