@@ -853,7 +853,7 @@ func encoded(fields [][3]any, number func(any) uint64) (event writer) {
 	wanted := func() wantedForm {
 		return wantedForm{ownerForm{n8(), n(), text()}, list(), modeForm{n8(), n32(), n32()}}
 	}
-	terms := func() termsForm { return termsForm{n(), is(), n(), n(), uint16(n())} }
+	terms := func() termsForm { return termsForm{n(), is(), n(), n(), uint16(n()), n()} }
 	switch kind := n(); kind {
 	case 1:
 		event.connect(n())
