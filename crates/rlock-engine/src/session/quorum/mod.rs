@@ -438,7 +438,7 @@ impl Quorum {
     fn call_is_due(&mut self, now: Instant, call: Id) {
         match self.calls.get(&call) {
             Some(Progress::Connect(_)) => self.meeting_ends(now, call),
-            Some(Progress::Early(_)) => self.enter(now, call),
+            Some(Progress::Early(_)) => self.enter_early(now, call),
             Some(Progress::Lock(locking)) => match &locking.stage {
                 Stage::Turn if self.has_turn(call, &locking.claims) => self.takes_turn(now, call),
                 Stage::Turn => {
@@ -588,7 +588,7 @@ impl Quorum {
                     self.fail(early, error.clone());
                 }
                 // As at any later time, it is for its wait to see who answers.
-                _ => self.enter(now, early),
+                _ => self.enter_early(now, early),
             }
         }
         self.resolve(call, outcome);
@@ -608,11 +608,11 @@ impl Quorum {
             return self.fail(call, Error::Closed);
         }
         let wait = Wait::new(now, lock.queueing, self.members.limits.retry);
+        if self.is_met {
+            return self.enter(now, call, lock, wait);
+        }
         let early = Progress::Early(Box::new((lock, wait)));
         self.calls.insert(call, early);
-        if self.is_met {
-            return self.enter(now, call);
-        }
         self.due(call, wait.end);
         // Another call that connects may be abandoned.
         let own = Id::of_number(Id::OF_ENGINE);
@@ -621,13 +621,17 @@ impl Quorum {
         }
     }
 
-    /// A call for a lock begins, once the first connections have been waited for.
-    fn enter(&mut self, now: Instant, call: Id) {
+    /// A call that came before the first connections begins.
+    fn enter_early(&mut self, now: Instant, call: Id) {
         self.due(call, None);
-        let Some(Progress::Early(early)) = self.calls.remove(&call) else {
-            return;
-        };
-        let (lock, wait) = *early;
+        if let Some(Progress::Early(early)) = self.calls.remove(&call) {
+            let (lock, wait) = *early;
+            self.enter(now, call, lock, wait);
+        }
+    }
+
+    /// A call for a lock begins, once the first connections have been waited for.
+    fn enter(&mut self, now: Instant, call: Id, lock: Lock, wait: Wait) {
         if let Err(error) = self.members.check_grace(lock.terms.lease) {
             return self.fail(call, error);
         }
