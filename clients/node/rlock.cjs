@@ -106,10 +106,10 @@ class Numbered {
   }
 
   take(number) {
-    const value = this.get(number);
-    if (value === undefined) return value;
     const key = Math.floor(number / Numbered.#PER_PAGE);
     const page = this.#pages.get(key);
+    const value = page?.values[number % Numbered.#PER_PAGE];
+    if (value === undefined) return value;
     page.values[number % Numbered.#PER_PAGE] = undefined;
     page.size -= 1;
     if (page.size === 0) this.#pages.delete(key);
