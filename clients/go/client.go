@@ -11,8 +11,7 @@ import (
 	"sync"
 	"time"
 
-	single "rlock/internal/engine"
-	"rlock/internal/machine"
+	"rlock/internal/host"
 )
 
 var (
@@ -70,27 +69,27 @@ type Options struct {
 // NewClient creates a client, which connects at its first call. The URL begins with redis://, rediss://, redis+unix://,
 // redis+sentinel://, rediss+sentinel://, redis+cluster:// or rediss+cluster://. Every error is an ErrOutOfRange.
 func NewClient(url string, options Options) (*Client, error) {
-	return newClient(single.New(), []string{url}, togetherSingle, options)
+	return newClient([]string{url}, togetherSingle, options)
 }
 
 func init() {
-	machine.NewQuorum = func(made machine.Machine, urls []string, anyGrace bool, options any) (any, error) {
+	host.NewQuorum = func(urls []string, anyGrace bool, options any) (any, error) {
 		together := uint8(togetherQuorum)
 		if anyGrace {
 			together = togetherAnyGrace
 		}
-		return newClient(made, urls, together, options.(Options))
+		return newClient(urls, together, options.(Options))
 	}
 }
 
-func newClient(made machine.Machine, urls []string, together uint8, options Options) (*Client, error) {
+func newClient(urls []string, together uint8, options Options) (*Client, error) {
 	limits := [3]time.Duration{options.ResponseTimeout, options.RetryTimeout, options.ReplicationTimeout}
 	for i, name := range []string{"ResponseTimeout", "RetryTimeout", "ReplicationTimeout"} {
 		if limits[i] < 0 {
 			return nil, outOfRange("%s is %v, it must not be below zero", name, limits[i])
 		}
 	}
-	engine, err := newEngine(made, urls, together, options.Name, limits)
+	engine, err := newEngine(urls, together, options.Name, limits)
 	if err != nil {
 		return nil, err
 	}

@@ -8,7 +8,7 @@ import (
 	"math"
 	"time"
 
-	"rlock/internal/machine"
+	translated "rlock/internal/engine"
 )
 
 const (
@@ -18,12 +18,13 @@ const (
 
 // engine makes the decisions of one client. Only one goroutine at a time may use it.
 type engine struct {
-	machine machine.Machine
+	machine *translated.Module // WebAssembly that wasm2go has translated to Go. docs/embedding.md describes its functions.
 	event   writer
 }
 
-func newEngine(made machine.Machine, urls []string, together uint8, name string, limits [3]time.Duration) (*engine, error) {
-	if version := made.Xrlock_version(); version != formVersion {
+func newEngine(urls []string, together uint8, name string, limits [3]time.Duration) (*engine, error) {
+	e := &engine{machine: translated.New()}
+	if version := e.machine.Xrlock_version(); version != formVersion {
 		return nil, fmt.Errorf("rlock: the engine is of version %d, it must be %d", version, formVersion)
 	}
 	var times [3]uint64
@@ -32,7 +33,6 @@ func newEngine(made machine.Machine, urls []string, together uint8, name string,
 	}
 	seed := make([]byte, 32)
 	rand.Read(seed)
-	e := &engine{machine: made}
 	e.event.configuration(formVersion, urls, together, name, "rlock-go", Version, times[0], times[1], times[2], seed)
 	e.passInput()
 	if wrong := e.machine.Xrlock_open(); wrong != 0 {

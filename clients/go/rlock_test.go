@@ -25,7 +25,7 @@ import (
 	"testing"
 	"time"
 
-	single "rlock/internal/engine"
+	translated "rlock/internal/engine"
 )
 
 var background = context.Background()
@@ -933,7 +933,7 @@ func TestRecord(t *testing.T) {
 		return n
 	}
 	isTrue(t, len(record.Steps) > 20)
-	again := engine{machine: single.New(), event: must(hex.DecodeString(record.Configuration.Bytes))(t)}
+	again := engine{machine: translated.New(), event: must(hex.DecodeString(record.Configuration.Bytes))(t)}
 	again.passInput()
 	isTrue(t, again.machine.Xrlock_open() == 0)
 	for _, step := range record.Steps {

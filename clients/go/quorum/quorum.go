@@ -5,16 +5,13 @@
 //	hold, err := q.Lock(ctx, "invoice:7", rlock.Wait(10*time.Second))
 //	defer hold.Release(ctx)
 //	err = store(hold.Context(), hold.Fence()) // The context ends if a majority does not hold the lock any more.
-//
-// Only programs that import this package contain the engine with quorums.
 package quorum
 
 import (
 	"context"
 
 	"rlock"
-	"rlock/internal/machine"
-	"rlock/quorum/internal/engine"
+	"rlock/internal/host"
 )
 
 // Quorum is several independent servers that hold locks together. A majority of them holds a lock: of 3 servers one may fail,
@@ -42,7 +39,7 @@ func New(urls []string, options rlock.Options, more ...Option) (*Quorum, error) 
 	for _, option := range more {
 		option(&s)
 	}
-	client, err := machine.NewQuorum(engine.New(), urls, s.anyGrace, options)
+	client, err := host.NewQuorum(urls, s.anyGrace, options)
 	if err != nil {
 		return nil, err
 	}

@@ -361,15 +361,18 @@ fn deciding(
     together: Together,
     settings: Settings,
 ) -> Result<session::Machine, Error> {
-    #[cfg(feature = "quorum")]
-    if together != Together::Single {
-        let members = session::quorum::read(urls.iter().copied())?;
-        let any_grace = together == Together::AnyGrace;
-        return session::Machine::of_members(members, &settings, any_grace);
-    }
     match (urls, together) {
         ([url], Together::Single) => session::Machine::of(url.parse()?, settings),
-        _ => Err(not_of("quorum", "of an engine with quorums")),
+        (_, Together::Single) => Err(Error::OutOfRange {
+            argument: "urls",
+            value: urls.len().to_string(),
+            limit: "one, or those of a quorum".into(),
+        }),
+        _ => {
+            let members = session::quorum::read(urls.iter().copied())?;
+            let any_grace = together == Together::AnyGrace;
+            session::Machine::of_members(members, &settings, any_grace)
+        }
     }
 }
 
