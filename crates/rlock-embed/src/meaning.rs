@@ -98,6 +98,7 @@ pub(crate) fn described(note: &Note) -> (Level, String) {
         Note::NotConnected { is_news: true, .. }
         | Note::NoRoutes { is_news: true, .. }
         | Note::NotRenewed { .. }
+        | Note::AtRisk { .. }
         | Note::NotReleased { .. } => (Level::Warning, warning),
         Note::Connected { address } => (
             Level::Information,

@@ -1,6 +1,7 @@
-//! Shows why a server refuses to renew the lock, before the lock is lost.
+//! Shows that the lock is not renewed, before it is lost: the server refuses to, or
+//! does not answer.
 //!
-//! The client reports it as an event of `tracing`.
+//! The client reports both as events of `tracing`.
 
 use std::fmt;
 
@@ -12,16 +13,19 @@ use tracing::{Event, Metadata, Subscriber};
 use crate::output::Output;
 use crate::readable::printable;
 
-/// The target of the client's event.
+/// The target of the client's events.
 const TARGET: &str = "rlock_client::renewal";
 
 pub(super) struct Refusals(Output);
 
-/// The fields of the client's event.
+/// The fields of the client's events.
 #[derive(Default)]
 struct Refusal {
     key: String,
+    /// Of a refusal.
     reason: String,
+    /// Seconds until a lock at risk is lost.
+    left: f64,
 }
 
 impl Refusals {
@@ -40,10 +44,22 @@ impl Subscriber for Refusals {
     fn event(&self, event: &Event<'_>) {
         let mut refusal = Refusal::default();
         event.record(&mut refusal);
-        let Refusal { key, reason } = refusal;
-        let json = json!({"event": "not-renewed", "key": key, "reason": reason});
-        let (key, reason) = (printable(&key), printable(&reason));
-        let words = format!("rlock: {key}: not renewed, {reason}; trying again");
+        let Refusal { key, reason, left } = refusal;
+        let name = event.metadata().name();
+        let (json, why) = match name {
+            "at-risk" => {
+                let why = format!("no renewal for half of the lease, lost in {left:.1} s");
+                (json!({"event": name, "key": key, "left": left}), why)
+            }
+            _ => {
+                let why = printable(&reason).to_string();
+                (json!({"event": name, "key": key, "reason": reason}), why)
+            }
+        };
+        let words = format!(
+            "rlock: {}: not renewed, {why}; trying again",
+            printable(&key)
+        );
         self.0.event(&json, Some(&words));
     }
 
@@ -67,6 +83,12 @@ impl Visit for Refusal {
             "key" => value.clone_into(&mut self.key),
             "reason" => value.clone_into(&mut self.reason),
             _ => {}
+        }
+    }
+
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        if field.name() == "left" {
+            self.left = value;
         }
     }
 

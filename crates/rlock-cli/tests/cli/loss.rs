@@ -126,16 +126,31 @@ fn a_command_that_is_stopped_is_ended_too() {
 }
 
 #[test]
-fn a_server_that_vanishes_ends_the_command_with_the_lease() {
+fn a_server_that_vanishes_puts_the_lock_at_risk_and_ends_the_command_with_the_lease() {
     let server = Server::start();
     let options = ["k", "--lease", "700ms"];
-    let mut running = Running::start(&mut exec(&server, &options, "echo ready; exec sleep 1000"));
-    running.until_says("ready");
-    server.signal("-STOP");
-    let ended = running.finish();
-    server.signal("-CONT");
-    ended.assert_code(121);
-    ended.assert_says("its lease ended");
+    for (json, risk, lost) in [
+        (
+            &[][..],
+            "rlock: k: not renewed, no renewal for half",
+            "its lease ended",
+        ),
+        (
+            &["--json"],
+            r#"{"event":"at-risk","key":"k","left":0."#,
+            r#""lost""#,
+        ),
+    ] {
+        let options = [&options[..], json].concat();
+        let mut command = exec(&server, &options, "echo ready; exec sleep 1000");
+        let mut running = Running::start(&mut command);
+        running.until_says("ready");
+        server.signal("-STOP");
+        let ended = running.finish();
+        server.signal("-CONT");
+        ended.assert_code(121);
+        ended.assert_says_in_order(risk, lost);
+    }
 }
 
 #[test]
@@ -159,7 +174,6 @@ fn a_refused_renewal_is_reported_before_the_loss() {
         let ended = running.finish();
         let _: () = server.admin().run("ACL SETUSER default +rlock.renew");
         ended.assert_code(121);
-        let lines: Vec<_> = ended.stderr.lines().collect();
         let (refused, lost) = match json {
             [] => (
                 "rlock: k: not renewed, not permitted: ",
@@ -170,8 +184,7 @@ fn a_refused_renewal_is_reported_before_the_loss() {
                 r#""lost""#,
             ),
         };
-        let of = |words| lines.iter().position(|line| line.contains(words));
-        assert!(of(refused).is_some() && of(refused) < of(lost), "{ended:?}");
+        ended.assert_says_in_order(refused, lost);
     }
 }
 

@@ -137,4 +137,10 @@ impl Finished {
     pub(crate) fn assert_says(&self, words: &str) {
         assert!(self.stderr.contains(words), "{self:?}");
     }
+
+    pub(crate) fn assert_says_in_order(&self, first: &str, second: &str) {
+        let lines: Vec<_> = self.stderr.lines().collect();
+        let of = |words| lines.iter().position(|line| line.contains(words));
+        assert!(of(first).is_some() && of(first) < of(second), "{self:?}");
+    }
 }

@@ -1,6 +1,7 @@
 //! Commands under the lock of a quorum.
 
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use crate::program::{Running, finished, rlock_at};
 use crate::server::Asks;
@@ -48,6 +49,27 @@ fn a_command_runs_while_a_majority_holds_and_the_next_one_after_it() {
     let fence = |text: &str| text.trim().parse::<u64>().unwrap();
     assert!(fence(&next.stdout) > fence(&first.stdout));
     eventually("nobody holds it", || holding(alive) == 0);
+}
+
+/// The loss of a minority is none.
+#[test]
+fn a_lock_is_at_risk_and_lost_once_a_majority_is_gone() {
+    let members = members(3);
+    let mut command = exec(&members, "echo ready; exec sleep 1000");
+    let mut running = Running::start(command.args(["--lease", "900ms", "--json"]));
+    running.until_says("ready");
+    eventually("all hold it", || holding(&members) == 3);
+    members[0].signal("-KILL");
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(holding(&members[1..]), 2);
+    let killed = Instant::now();
+    members[1].signal("-KILL");
+    let ended = running.finish();
+    assert!(killed.elapsed() < Duration::from_millis(1500));
+    ended.assert_code(121);
+    let risk = r#"{"event":"at-risk","key":"k","left":0."#;
+    ended.assert_says_in_order(risk, r#""lost""#);
+    assert_eq!(ended.stderr.matches("at-risk").count(), 1, "{ended:?}");
 }
 
 #[test]

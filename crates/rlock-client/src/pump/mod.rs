@@ -63,6 +63,9 @@ struct Core {
     alarm: Option<Instant>,
 }
 
+/// The target of the events of renewals that fail.
+const RENEWAL: &str = "rlock_client::renewal";
+
 /// The caller of a call.
 enum Caller {
     Waits(Waker),
@@ -240,7 +243,11 @@ impl State {
             Note::Silent => tracing::warn!("the connection is silent"),
             Note::NamedElsewhere => tracing::info!("the Sentinels name another server"),
             Note::NotRenewed { key, reason } => {
-                tracing::warn!(target: "rlock_client::renewal", key, reason, "{warning}");
+                tracing::warn!(name: "not-renewed", target: RENEWAL, key, reason, "{warning}");
+            }
+            Note::AtRisk { key, left, .. } => {
+                let left = left.as_secs_f64();
+                tracing::warn!(name: "at-risk", target: RENEWAL, key, left, "{warning}");
             }
             Note::NotReleased { key, .. } => tracing::warn!(key, "{warning}"),
             Note::UnknownMessage(message) => {

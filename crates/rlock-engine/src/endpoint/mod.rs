@@ -27,7 +27,7 @@ use crate::engine::instant::Instant;
 use crate::engine::node::{Node, Routes};
 use crate::engine::proof::Proof;
 use crate::engine::request::{Reply, Request};
-use crate::engine::terms::whole_ms;
+use crate::engine::terms::{millis, whole_ms};
 use crate::engine::{self, Engine, Id};
 use crate::error::{Error, Failure, Fault, Loss};
 use crate::servers::{Address, Login, Servers};
@@ -332,6 +332,16 @@ pub enum Note {
         /// The server's error.
         reason: String,
     },
+    /// No renewal of a hold has been confirmed for half of its lease; once until a
+    /// renewal succeeds.
+    AtRisk {
+        /// The first key of the hold.
+        key: String,
+        /// For how long.
+        since: Duration,
+        /// When it is lost, unless a renewal succeeds.
+        left: Duration,
+    },
     /// The server refused to release a hold that nobody releases by a call.
     NotReleased {
         /// The first key of the hold.
@@ -371,6 +381,11 @@ impl Note {
                 is_news: true,
             } => ("cannot reach the cluster".to_owned(), failure.to_string()),
             Self::NotRenewed { key, reason } => (format!("cannot renew {key}"), reason.clone()),
+            Self::AtRisk { key, since, left } => {
+                let [since, left] = [since, left].map(|it| Duration::from_millis(millis(*it)));
+                let why = format!("no renewal for {since:?}, lost in {left:?}");
+                (format!("{key} is at risk"), why)
+            }
             Self::NotReleased { key, reason } => {
                 return Some(format!(
                     "cannot release {key} ({reason}), it becomes free when its lease ends"
@@ -644,6 +659,9 @@ impl Endpoint {
                 }
                 engine::Action::NotRenewed { key, reason } => {
                     self.note(Note::NotRenewed { key, reason });
+                }
+                engine::Action::AtRisk { key, since, left } => {
+                    self.note(Note::AtRisk { key, since, left });
                 }
                 engine::Action::Connect { node } => self.keep(now, node),
                 engine::Action::Retire { connection } => {

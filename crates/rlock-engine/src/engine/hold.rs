@@ -52,6 +52,10 @@ pub(super) struct Hold {
     pub(super) failures: u32,
     /// Whether a refused renewal has been reported since the last success.
     pub(super) is_refusal_reported: bool,
+    /// Whether it has been reported as at risk since the last success.
+    is_risk_reported: bool,
+    /// When it is checked next; its timer may come earlier, to report the risk.
+    pub(super) check_due: Option<Instant>,
     pub(super) timer_due: Option<Instant>,
     /// When its last timer was due.
     pub(super) last_due: Option<Instant>,
@@ -170,6 +174,22 @@ impl Hold {
     /// time restores the rest.
     pub(super) fn lease_end(&self) -> Instant {
         validity_end(self.asked, self.granted)
+    }
+
+    /// When to report that no renewal has been confirmed for half of the lease. The
+    /// last lease before `max_hold` is not renewed.
+    pub(super) fn risk_due(&self) -> Option<Instant> {
+        let due = self.asked + self.granted / 2;
+        let is_due = self.terms.renewed && !self.is_risk_reported;
+        (is_due && self.next_lease(self.lease_end()).is_some()).then_some(due)
+    }
+
+    /// Reports that, if it is due: for how long, and what is left.
+    pub(super) fn risk(&mut self, now: Instant) -> Option<(Duration, Duration)> {
+        let until = self.proof.valid_until().filter(|until| now < *until)?;
+        self.risk_due().filter(|due| *due <= now)?;
+        self.is_risk_reported = true;
+        Some((now - self.asked, until - now))
     }
 
     /// Limits the validity of a bound hold to its grace, counted from the last
@@ -352,6 +372,8 @@ impl Engine {
             renewing: None,
             failures: 0,
             is_refusal_reported: false,
+            is_risk_reported: false,
+            check_due: None,
             timer_due: None,
             last_due: None,
             urgent: None,
@@ -400,6 +422,7 @@ impl Engine {
         }
         hold.failures = 0;
         hold.is_refusal_reported = false;
+        hold.is_risk_reported = false;
         if grant.sent >= hold.asked {
             hold.asked = grant.sent;
             hold.granted = grant.lease;

@@ -746,6 +746,15 @@ pub enum Action {
         /// The server's error.
         reason: String,
     },
+    /// No renewal of a hold has been confirmed for half of its lease.
+    AtRisk {
+        /// The first key of the hold.
+        key: String,
+        /// For how long.
+        since: Duration,
+        /// When it is lost, unless a renewal succeeds.
+        left: Duration,
+    },
     /// Connect to a server, and reconnect whenever the connection ends.
     Connect {
         /// The server.

@@ -105,7 +105,15 @@ impl Engine {
             hold.proof.valid_until().or(is_news.then_some(now))
         });
         let due = until.map(|until| due.map_or(until, |due| until.min(due)).max(now));
-        self.set_timer(id, due);
+        let Some(hold) = self.holds.get_mut(&id) else {
+            return;
+        };
+        hold.check_due = due;
+        let risk = hold.risk_due();
+        self.set_timer(
+            id,
+            due.map(|due| risk.map_or(due, |risk| risk.max(now).min(due))),
+        );
     }
 
     pub(super) fn wait_for_end(&mut self, now: Instant, id: Id) {
@@ -128,6 +136,15 @@ impl Engine {
     }
 
     pub(super) fn hold_is_due(&mut self, now: Instant, id: Id) {
+        if let Some(hold) = self.holds.get_mut(&id)
+            && let Some((since, left)) = hold.risk(now)
+        {
+            let (key, check) = (hold.proof.claims.label(), hold.check_due);
+            self.actions.push_back(Action::AtRisk { key, since, left });
+            if check.is_some_and(|check| now < check) {
+                return self.set_timer(id, check);
+            }
+        }
         let loss = self.loss(now, id);
         let Some(node) = self.holds.get(&id).map(|hold| hold.node) else {
             return;

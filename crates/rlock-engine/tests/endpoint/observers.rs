@@ -376,8 +376,9 @@ fn any_number_of_observers_can_wait_for_a_retry() {
         cost
     };
     let cheapest = |count| (0..3).map(|_| cost_of_each(count)).min().unwrap();
+    // What costs each the more, the more there are, would be above 100.
     let (few, many) = (cheapest(50), cheapest(6400));
-    assert!(many < few * 8, "{few:?} each, of many {many:?}");
+    assert!(many < few * 40, "{few:?} each, of many {many:?}");
 }
 
 #[test]

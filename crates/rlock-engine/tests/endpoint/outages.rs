@@ -1,5 +1,7 @@
 //! Which failures to connect the user should see.
 
+use std::time::Duration;
+
 use rlock_engine::endpoint::Note;
 use rlock_engine::error::{Failure, ServerError};
 
@@ -173,6 +175,14 @@ fn warnings_say_what_and_why() {
                 reason: reason.clone(),
             },
             Some("cannot renew k (why), trying again"),
+        ),
+        (
+            Note::AtRisk {
+                key: key.clone(),
+                since: Duration::from_micros(5_000_700),
+                left: Duration::from_millis(4_898),
+            },
+            Some("k is at risk (no renewal for 5.001s, lost in 4.898s), trying again"),
         ),
         (
             Note::NotReleased { key, reason },

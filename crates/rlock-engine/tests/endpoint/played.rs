@@ -139,6 +139,9 @@ impl Played {
                 Action::Note(Note::NotRenewed { key, reason }) => {
                     format!("not renewed: {key}: {reason}")
                 }
+                Action::Note(Note::AtRisk { key, since, left }) => {
+                    format!("at risk: {key}: {since:?}, {left:?} left")
+                }
                 Action::Note(Note::UnknownMessage(_)) => "unknown message".to_owned(),
                 Action::Note(_) => continue,
             };

@@ -61,12 +61,54 @@ fn a_hold_is_renewed_until_the_server_is_silent() {
         timeline(&mut it, 6000, 1, None),
         [
             "618 1 RLOCK.RENEW k o2 3000",
+            "1118 at risk: k: 1.5s, 1.468s left",
             "1618 close 1",
             "1623 connect 2 to h:1",
             // The last lease was requested 382 ms before the first line. Its margin is 32 ms.
             "2586 over: its lease ended",
         ]
     );
+}
+
+/// It is at risk each time that no renewal has been confirmed for half of its lease, and this is told once.
+#[test]
+fn a_hold_at_risk_is_told_of_once_until_it_is_renewed() {
+    let mut it = Played::connected();
+    it.asks_on("k", renewed(seconds(3)));
+    it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+    it.actions();
+    it.ends(1);
+    let told = timeline(&mut it, 2000, 2, None);
+    let told: Vec<_> = told.iter().filter(|it| it.contains("risk")).collect();
+    assert_eq!(told, ["1500 at risk: k: 1.5s, 1.468s left"]);
+    it.opens(2);
+    it.greeted(2);
+    it.passes(1);
+    it.answers(2, "RLOCK.RENEW", ":7\r\n");
+    it.actions();
+    let told = timeline(&mut it, 2500, 2, None);
+    let told: Vec<_> = told.iter().filter(|it| it.contains("risk")).collect();
+    assert_eq!(told, ["1500 at risk: k: 1.5s, 1.468s left"]);
+}
+
+/// The last lease before the longest hold ends is not renewed, and neither is a fixed one.
+#[test]
+fn a_hold_that_is_not_renewed_any_more_is_not_at_risk() {
+    for terms in [
+        renewed(seconds(3)).max_hold(seconds(4)).unwrap(),
+        fixed(seconds(3)),
+    ] {
+        let mut it = Played::connected();
+        it.asks_on("k", terms);
+        it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+        it.actions();
+        let told = timeline(&mut it, 5000, 1, Some(":7\r\n"));
+        assert_eq!(
+            told.last().unwrap().split_once(' ').unwrap().1,
+            "over: its lease ended"
+        );
+        assert!(!told.iter().any(|it| it.contains("risk")), "{told:?}");
+    }
 }
 
 /// The margin of 800 ms ends it earlier than the lease would. What the server may still have is released with its last guard.
@@ -81,6 +123,7 @@ fn a_hold_with_a_margin_ends_before_its_lease() {
         timeline(&mut it, 3000, 1, None),
         [
             "619 1 RLOCK.RENEW k o2 3000",
+            "1500 at risk: k: 1.5s, 676ms left",
             "1619 close 1",
             "1624 connect 2 to h:1",
             // The lease was requested at the first line's beginning. For clocks, 24 ms.

@@ -53,6 +53,7 @@ impl World {
             }
             Action::Over { .. }
             | Action::NotRenewed { .. }
+            | Action::AtRisk { .. }
             | Action::NotReleased { .. }
             | Action::Flushed { .. } => {}
         }

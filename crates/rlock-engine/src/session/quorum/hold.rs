@@ -31,6 +31,8 @@ pub(super) struct Hold {
     was_ended: bool,
     /// Whether its loss was reported.
     pub(super) is_reported: bool,
+    /// Whether it has been reported as at risk since a majority was last renewed.
+    is_risk_reported: bool,
     /// Until when they must stay taken at least, guards or not.
     kept: Option<Instant>,
     /// The guards, and the calls that are about to have one.
@@ -56,6 +58,7 @@ impl Hold {
             contacts: std::mem::take(&mut seats.contacts),
             was_ended: false,
             is_reported: false,
+            is_risk_reported: false,
             kept: None,
             guards: vec![id],
         };
@@ -94,6 +97,22 @@ impl Hold {
     pub(super) fn remaining(&self, now: Instant) -> Duration {
         let end = majority_end(&self.contacts, now).filter(|_| self.proof.is_live(now));
         end.map_or(Duration::ZERO, |end| end - now)
+    }
+
+    /// Reports once that no majority has renewed it for half of its lease: for how
+    /// long, and what is left. The last lease before `max_hold` is not renewed.
+    pub(super) fn risk(&mut self, now: Instant) -> Option<(Duration, Duration)> {
+        let Terms { lease, margin, .. } = self.terms;
+        let (left, most) = (self.remaining(now), lease.saturating_sub(margin));
+        let is_late = left <= most.saturating_sub(lease / 2);
+        let is_last = self
+            .terms
+            .max_hold
+            .is_some_and(|max_hold| self.proof.granted + max_hold <= now + left + margin);
+        let is_news = is_late && !self.is_risk_reported;
+        self.is_risk_reported = is_late;
+        let is_reported = is_news && !is_last && self.terms.renewed && !left.is_zero();
+        is_reported.then(|| (most.saturating_sub(left), left))
     }
 
     /// Has its end leave the parts taken until then.

@@ -170,8 +170,8 @@ impl Members {
                         actions.push_back(action);
                         return Some(Happened::Changed(place));
                     }
-                    // The lock is lost only with its majority.
-                    Action::Ended { .. } => continue,
+                    // The lock is at risk and lost only with its majority.
+                    Action::Note(Note::AtRisk { .. }) | Action::Ended { .. } => continue,
                     Action::Note(_) | Action::Observed { .. } => {}
                 }
                 actions.push_back(action);

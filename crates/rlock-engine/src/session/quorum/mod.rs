@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::endpoint::{ConnectionId, Endpoint, Event, Settings};
+use crate::endpoint::{ConnectionId, Endpoint, Event, Note, Settings};
 use crate::engine::Id;
 use crate::engine::claims::{Claims, Name, Table, check_key};
 use crate::engine::instant::Instant;
@@ -866,6 +866,11 @@ impl Quorum {
         {
             let due = it.tend(now, &mut self.members);
             self.members.timers.set(Timer::Hold(hold), due);
+            if let Some((since, left)) = it.risk(now) {
+                let key = it.claims.label();
+                let note = Note::AtRisk { key, since, left };
+                self.actions.push_back(Action::Note(note));
+            }
         }
     }
 
