@@ -187,7 +187,7 @@ func TestReadmeOfHandlers(t *testing.T) {
 	readme := rlock.Must(os.ReadFile("rlockhttp/README.md"))(t)
 	source := string(regexp.MustCompile("(?s)```go\n(.*?)```").FindSubmatch(readme)[1])
 	directory := t.TempDir()
-	module := fmt.Sprintf("module first\n\ngo 1.25.0\n\nrequire rlock v0.1.0\n\nrequire golang.org/x/sys v0.44.0 // indirect\n\nreplace rlock => %s\n",
+	module := fmt.Sprintf("module first\n\ngo 1.25.0\n\nrequire rlock v0.0.0\n\nrequire golang.org/x/sys v0.44.0 // indirect\n\nreplace rlock => %s\n",
 		rlock.Must(filepath.Abs("."))(t))
 	for name, text := range map[string]string{
 		"main.go": strings.NewReplacer("redis://127.0.0.1:6379", s.URL, "127.0.0.1:8080", address).Replace(source),

@@ -41,8 +41,8 @@ type Locks interface {
 }
 
 // Locker is a gocron.Locker. It asks once for the lock of a job, and gocron skips the tick if another instance holds it. The
-// lock stays taken until a least time after its grant, even if the job ends before. So an instance whose tick comes later than
-// that of another one does not run the job again.
+// lock stays taken until a least time after its grant, even if the job ends before. So an instance whose tick
+// comes a little later does not run the job again.
 type Locker struct {
 	locks   Locks
 	prefix  string
@@ -102,7 +102,7 @@ type lock struct {
 // Unlock returns rlock.ErrLost if the lock was lost. gocron ignores the error, so Unlock logs it. The context of a job ends
 // when its scheduler stops, and the release has to reach the server then too.
 func (l *lock) Unlock(ctx context.Context) error {
-	// After a loss, the name may be that of the next run.
+	// After a loss, the next run may have stored its hold under the name.
 	l.locker.holds.CompareAndDelete(l.name, l.hold)
 	err := l.hold.ReleaseAfter(context.WithoutCancel(ctx), l.locker.least)
 	if err != nil {

@@ -382,8 +382,8 @@ func TestReadme(t *testing.T) {
 	here := must(filepath.Abs("."))
 	for _, program := range programs {
 		directory := t.TempDir()
-		module := fmt.Sprintf("module first\n\ngo 1.25.0\n\nrequire rlock/rlockgocron v0.1.0\n\nreplace rlock v0.1.0 => %s\n\n"+
-			"replace rlock/rlockgocron v0.1.0 => %s\n", filepath.Dir(here), here)
+		module := fmt.Sprintf("module first\n\ngo 1.25.0\n\nrequire rlock/rlockgocron v0.0.0\n\nreplace rlock => %s\n\n"+
+			"replace rlock/rlockgocron => %s\n", filepath.Dir(here), here)
 		for name, text := range map[string]string{
 			"main.go": strings.ReplaceAll(program[1], "redis://127.0.0.1:6379", s.URL), "go.mod": module,
 			"go.sum": string(must(os.ReadFile("go.sum"))),

@@ -29,7 +29,7 @@ type held struct{}
 // or for another error that may pass, and 500 for the others, such as an empty key. Handler logs those of 500 with slog.Default.
 // While no server can be reached, it tries for Options.RetryTimeout of the client before it answers 503.
 //
-// If the lock is lost, the context of the request ends, and Handler logs it after next has returned. The answer is that of next.
+// If the lock is lost, the context of the request ends, and Handler logs it after next has returned. The caller gets the answer of next.
 func Handler(locks Locks, key func(*http.Request) string, next http.Handler, options ...rlock.Option) http.Handler {
 	options = slices.Concat([]rlock.Option{rlock.Wait(0)}, options)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

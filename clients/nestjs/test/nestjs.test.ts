@@ -154,7 +154,7 @@ function oncePerTick(...applications: Running[]) {
 }
 
 function tests() {
-  test('a tick runs in one of two applications, also after one was killed', async t => {
+  test('a tick runs in one of two applications, and in the other one once the first is killed', async t => {
     const { url, port } = await start(t);
     const [a, b] = ['0', '300'].map(SHIFT => application(t, url, { SHIFT }));
     await eventually('runs', () => a.runs.length + b.runs.length >= 5);
