@@ -21,8 +21,11 @@ import (
 	"time"
 
 	"rlock"
+	"rlock/quorum"
 	"rlock/rlockhttp"
 )
+
+var _ rlockhttp.Locks = (*quorum.Quorum)(nil)
 
 func TestLocker(t *testing.T) {
 	t.Parallel()

@@ -24,6 +24,7 @@ import (
 	"github.com/go-co-op/gocron/v2"
 
 	"rlock"
+	"rlock/quorum"
 )
 
 const period = time.Second
@@ -370,6 +371,33 @@ func TestTheLocker(t *testing.T) {
 	}
 }
 
+func TestTheLockerOfAQuorum(t *testing.T) {
+	t.Parallel()
+	var urls []string
+	for range 3 { // They forget nothing, so they need no grace.
+		urls = append(urls, start(t, "--set", "appendonly yes", "--set", "appendfsync always").URL)
+	}
+	var lockers []*Locker
+	for range 2 {
+		q := must(quorum.New(urls, rlock.Options{}))
+		t.Cleanup(func() { q.Close(background) })
+		lockers = append(lockers, must(NewLocker(q, "lock:", time.Second)))
+	}
+	held := must(lockers[0].Lock(background, "job"))
+	first, began := lockers[0].Hold("job").Fence(), time.Now()
+	done(t, held.Unlock(background))
+	if _, err := lockers[1].Lock(background, "job"); !errors.Is(err, rlock.ErrNotAcquired) {
+		t.Error(err)
+	}
+	eventually(t, "the end of the least time", func() bool {
+		held, err := lockers[1].Lock(background, "job")
+		return err == nil && lockers[1].Hold("job").Fence() > first && held.Unlock(background) == nil
+	})
+	if waited := time.Since(began); waited < 500*time.Millisecond {
+		t.Error(waited)
+	}
+}
+
 // The programs of README run unchanged, in a module of their own.
 func TestReadme(t *testing.T) {
 	t.Parallel()
@@ -415,13 +443,13 @@ type server struct {
 	Servers []struct{ Port, PID int }
 }
 
-func start(t *testing.T) *server {
+func start(t *testing.T, settings ...string) *server {
 	t.Helper()
 	program := os.Getenv("RLOCK_TESTSERVER")
 	if program == "" {
 		program = "../../../target/debug/rlock-testserver"
 	}
-	command := exec.Command(program, "one")
+	command := exec.Command(program, append([]string{"one"}, settings...)...)
 	command.Stderr = os.Stderr
 	input, output := must(command.StdinPipe()), must(command.StdoutPipe())
 	done(t, command.Start())
