@@ -35,16 +35,11 @@ const (
 	pause = time.Second
 )
 
-// Locks is a *rlock.Client or a *quorum.Quorum.
-type Locks interface {
-	TryLock(ctx context.Context, key string, options ...rlock.Option) (*rlock.Hold, error)
-}
-
 // Locker is a gocron.Locker. It asks once for the lock of a job, and gocron skips the tick if another instance holds it. The
 // lock stays taken until a least time after its grant, even if the job ends before. So an instance whose tick
 // comes a little later does not run the job again.
 type Locker struct {
-	locks   Locks
+	client  *rlock.Client
 	prefix  string
 	least   time.Duration
 	options []rlock.Option
@@ -61,19 +56,19 @@ var _ gocron.Locker = (*Locker)(nil)
 //
 // The options apply to each lock. The default lease is 30 s, or the least time if that is longer: if an instance dies during
 // a job, the ticks of the others are skipped until its lease ends.
-func NewLocker(locks Locks, prefix string, least time.Duration, options ...rlock.Option) (*Locker, error) {
+func NewLocker(client *rlock.Client, prefix string, least time.Duration, options ...rlock.Option) (*Locker, error) {
 	if least < 0 || least > leaseMax {
 		return nil, fmt.Errorf("rlockgocron: least is %v, it must be 0 to 30 days", least)
 	}
 	lease := rlock.Lease(max(leaseMin, least))
-	return &Locker{locks: locks, prefix: prefix, least: least, options: slices.Concat([]rlock.Option{lease}, options)}, nil
+	return &Locker{client: client, prefix: prefix, least: least, options: slices.Concat([]rlock.Option{lease}, options)}, nil
 }
 
 // Lock takes the lock of a job, and returns rlock.ErrNotAcquired if another instance holds it. While no server can be reached
 // it tries for Options.RetryTimeout of the client: the job runs late rather than not at all. gocron passes the error to
 // gocron.AfterLockError and logs nothing, so Lock logs every other error with slog.Default.
 func (l *Locker) Lock(ctx context.Context, name string) (gocron.Lock, error) {
-	hold, err := l.locks.TryLock(ctx, l.prefix+name, l.options...)
+	hold, err := l.client.TryLock(ctx, l.prefix+name, l.options...)
 	if err != nil {
 		if !errors.Is(err, rlock.ErrNotAcquired) && ctx.Err() == nil {
 			slog.Warn("rlockgocron: a tick is skipped", "job", name, "error", err)
@@ -106,7 +101,7 @@ func (l *lock) Unlock(ctx context.Context) error {
 	l.locker.holds.CompareAndDelete(l.name, l.hold)
 	err := l.hold.ReleaseAfter(context.WithoutCancel(ctx), l.locker.least)
 	if err != nil {
-		slog.Warn("rlockgocron: a job did not hold its lock until its end", "job", l.name, "error", err)
+		slog.Warn("rlockgocron: the lock of a job was lost or not released", "job", l.name, "error", err)
 	}
 	return err
 }
@@ -123,7 +118,7 @@ type Elector struct {
 var _ gocron.Elector = (*Elector)(nil)
 
 // NewElector campaigns at a key, in the background, until Close. It campaigns again after every loss and every error, a second
-// later. It logs both with slog.Default, an error once while it stays the same. The value is what observers see of a leader,
+// later. It logs both with slog.Default, but an error that repeats only once. The value is what observers see of a leader,
 // such as its address. The options apply to each campaign.
 func NewElector(client *rlock.Client, key, value string, options ...rlock.Option) *Elector {
 	ctx, cancel := context.WithCancel(context.Background())
@@ -136,11 +131,11 @@ func (e *Elector) run(ctx context.Context) {
 	defer close(e.ended)
 	logged := ""
 	for {
-		err := e.lead(ctx)
+		hasLed, err := e.lead(ctx)
 		if ctx.Err() != nil || errors.Is(err, rlock.ErrClosed) {
 			return
 		}
-		if err.Error() != logged {
+		if hasLed || err.Error() != logged {
 			logged = err.Error()
 			slog.Warn("rlockgocron: this instance does not lead, and campaigns again", "error", err)
 		}
@@ -152,21 +147,21 @@ func (e *Elector) run(ctx context.Context) {
 	}
 }
 
-// lead leads once, and returns why this is over.
-func (e *Elector) lead(ctx context.Context) error {
+// lead leads once, and returns whether it did, and why this is over.
+func (e *Elector) lead(ctx context.Context) (hasLed bool, err error) {
 	leadership, err := e.election.Campaign(ctx, e.value)
 	if err != nil {
-		return err
+		return false, err
 	}
 	e.leadership.Store(leadership)
 	defer e.leadership.Store(nil)
 	select {
 	case <-leadership.Context().Done():
-		return context.Cause(leadership.Context())
+		return true, context.Cause(leadership.Context())
 	case <-ctx.Done():
 		// A tick between the two would run at two leaders.
 		e.leadership.Store(nil)
-		return leadership.Resign(context.WithoutCancel(ctx))
+		return true, leadership.Resign(context.WithoutCancel(ctx))
 	}
 }
 

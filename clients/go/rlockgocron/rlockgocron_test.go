@@ -24,7 +24,6 @@ import (
 	"github.com/go-co-op/gocron/v2"
 
 	"rlock"
-	"rlock/quorum"
 )
 
 const period = time.Second
@@ -287,6 +286,9 @@ func TestTheElectorCampaignsAgain(t *testing.T) {
 		t.Error(err)
 	}
 	eventually(t, "it leads again", leads)
+	ask(t, s.port(), "RLOCK.FORCE", "k")
+	eventually(t, "both losses are logged", func() bool { return strings.Count(logged(), "k: the lock was lost") == 2 })
+	eventually(t, "it leads again", leads)
 	if leader := must(client.Election("k").Leader(background)); leader.Fence <= first.Fence() || leader.Value != "10.0.0.1:80" {
 		t.Error(leader)
 	}
@@ -341,7 +343,7 @@ func TestTheLocker(t *testing.T) {
 	if err := <-causes; !errors.Is(err, rlock.ErrLost) {
 		t.Error(err)
 	}
-	eventually(t, "a warning", func() bool { return strings.Contains(logged(), "did not hold its lock") })
+	eventually(t, "a warning", func() bool { return strings.Contains(logged(), "the lock of a job was lost") })
 	if locker.Hold("job") != nil {
 		t.Error("a hold without a run")
 	}
@@ -368,33 +370,6 @@ func TestTheLocker(t *testing.T) {
 	ask(t, s.port(), "SET", "lock:text", "is no lock")
 	if _, err := locker.Lock(background, "text"); !errors.Is(err, rlock.ErrNotALock) || !strings.Contains(logged(), "a tick is skipped") {
 		t.Error(err, logged())
-	}
-}
-
-func TestTheLockerOfAQuorum(t *testing.T) {
-	t.Parallel()
-	var urls []string
-	for range 3 { // They forget nothing, so they need no grace.
-		urls = append(urls, start(t, "--set", "appendonly yes", "--set", "appendfsync always").URL)
-	}
-	var lockers []*Locker
-	for range 2 {
-		q := must(quorum.New(urls, rlock.Options{}))
-		t.Cleanup(func() { q.Close(background) })
-		lockers = append(lockers, must(NewLocker(q, "lock:", time.Second)))
-	}
-	held := must(lockers[0].Lock(background, "job"))
-	first, began := lockers[0].Hold("job").Fence(), time.Now()
-	done(t, held.Unlock(background))
-	if _, err := lockers[1].Lock(background, "job"); !errors.Is(err, rlock.ErrNotAcquired) {
-		t.Error(err)
-	}
-	eventually(t, "the end of the least time", func() bool {
-		held, err := lockers[1].Lock(background, "job")
-		return err == nil && lockers[1].Hold("job").Fence() > first && held.Unlock(background) == nil
-	})
-	if waited := time.Since(began); waited < 500*time.Millisecond {
-		t.Error(waited)
 	}
 }
 
@@ -443,13 +418,13 @@ type server struct {
 	Servers []struct{ Port, PID int }
 }
 
-func start(t *testing.T, settings ...string) *server {
+func start(t *testing.T) *server {
 	t.Helper()
 	program := os.Getenv("RLOCK_TESTSERVER")
 	if program == "" {
 		program = "../../../target/debug/rlock-testserver"
 	}
-	command := exec.Command(program, append([]string{"one"}, settings...)...)
+	command := exec.Command(program, "one")
 	command.Stderr = os.Stderr
 	input, output := must(command.StdinPipe()), must(command.StdoutPipe())
 	done(t, command.Start())
