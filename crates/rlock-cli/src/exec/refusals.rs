@@ -22,9 +22,9 @@ pub(super) struct Refusals(Output);
 #[derive(Default)]
 struct Refusal {
     key: String,
-    /// Of a refusal.
+    /// Only a refusal has it.
     reason: String,
-    /// Seconds until a lock at risk is lost.
+    /// Seconds until the loss; only a lock at risk has it.
     left: f64,
 }
 
@@ -52,7 +52,7 @@ impl Subscriber for Refusals {
                 (json!({"event": name, "key": key, "left": left}), why)
             }
             _ => {
-                let why = printable(&reason).to_string();
+                let why = printable(&reason);
                 (json!({"event": name, "key": key, "reason": reason}), why)
             }
         };

@@ -70,7 +70,7 @@ fn a_hold_is_renewed_until_the_server_is_silent() {
     );
 }
 
-/// It is at risk each time that no renewal has been confirmed for half of its lease, and this is told once.
+/// It is at risk each time that no renewal has been confirmed for half of its lease, and says so once.
 #[test]
 fn a_hold_at_risk_is_told_of_once_until_it_is_renewed() {
     let mut it = Played::connected();

@@ -1,0 +1,17 @@
+module rlock/rlockgocron
+
+go 1.25.0
+
+require (
+	github.com/go-co-op/gocron/v2 v2.21.2
+	rlock v0.1.0
+)
+
+require (
+	github.com/google/uuid v1.6.0 // indirect
+	github.com/jonboulle/clockwork v0.5.0 // indirect
+	github.com/robfig/cron/v3 v3.0.1 // indirect
+	golang.org/x/sys v0.44.0 // indirect
+)
+
+replace rlock v0.1.0 => ../
