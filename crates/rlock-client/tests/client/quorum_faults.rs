@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use rlock_client::{Client, Error, Loss, Quorum, QuorumMutex};
+use rlock_client::{Client, Error, Loss, Quorum, QuorumMutex, Terms};
 
 use crate::calm::on_a_calm_machine;
 use crate::connects::Connects;
@@ -135,6 +135,20 @@ fn the_loss_of_a_majority_is_told_in_time() {
         drop(guard);
         members.untouched("k").await;
     });
+}
+
+/// Its connections may have ended long ago, and it sees that only when it runs again.
+#[tokio::test]
+async fn a_stopped_holder_of_a_bound_lock_is_not_sure_of_it_after_its_grace() {
+    let members = Members::start(3).await;
+    let grace = Duration::from_secs(1);
+    let bound = Terms::new().bound(grace).unwrap();
+    let mutex = members.lasting().await.mutex("k").with(bound);
+    let guard = mutex.lock().await.unwrap();
+    all_hold(&guard).await;
+    // Nothing of the client runs meanwhile.
+    std::thread::sleep(grace);
+    assert!(!guard.is_valid() && guard.remaining().is_zero());
 }
 
 #[tokio::test]

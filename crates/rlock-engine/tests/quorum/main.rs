@@ -12,7 +12,7 @@ use rlock_testkit::seeds;
 use world::World;
 
 /// Seeds that failed at some time.
-const FAILED: [u64; 1] = [922721729429];
+const FAILED: [u64; 2] = [922721729429, 136650991273];
 /// How long new seeds are tried for each number of members.
 const TIME: Duration = Duration::from_secs(15);
 

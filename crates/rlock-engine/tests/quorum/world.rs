@@ -540,8 +540,11 @@ impl World {
 
     fn check(&mut self, told: usize) {
         let now = Instant::from_nanos(self.now);
-        let guards = self.clients.iter().flat_map(|(_, it)| it.guards.values());
-        let valid = Vec::from_iter(guards.filter(|(_, _, proof)| proof.is_live(now)));
+        let guards = self.clients.iter().flat_map(|(quorum, it)| {
+            let valid = |guard: &Id| !quorum.remaining(*guard, now).is_zero();
+            it.guards.iter().filter(move |(guard, _)| valid(guard))
+        });
+        let valid = Vec::from_iter(guards.map(|(_, it)| it));
         let mut pairs = valid
             .iter()
             .flat_map(|one| valid.iter().map(move |other| (one, other)));

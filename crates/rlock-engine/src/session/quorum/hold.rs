@@ -23,7 +23,8 @@ pub(super) struct Hold {
     id: Id,
     pub(super) claims: Claims,
     pub(super) terms: Terms,
-    /// What the guards can tell of the whole.
+    /// What the guards can tell of the whole. For a bound hold, `look` comes first: only
+    /// the proofs of its parts know when their connections were last alive.
     pub(super) proof: Arc<Proof>,
     /// All that counts has the fence, or a larger one. Empty when it was lost.
     pub(super) contacts: Vec<Contact>,
