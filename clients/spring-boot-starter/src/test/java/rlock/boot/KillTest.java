@@ -1,0 +1,74 @@
+package rlock.boot;
+
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import java.util.ArrayList;
+import java.util.List;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+
+/** Two instances of an application, of which one is killed with -9 while it works. */
+@Timeout(180)
+class KillTest {
+    @Test
+    void theLockOfAKilledJobEndsWithLockAtMostFor() throws Exception {
+        kill(Spring.Scheduler.class, (killed, begun, next) -> {
+            assertTrue(next - begun >= 3990, "the lock was free before its lockAtMostFor");
+            assertTrue(next - begun < 7000, "the other instance did not go on");
+        });
+    }
+
+    @Test
+    void theLockOfAKilledHolderGoesToTheOneThatWaitsWhenItsLeaseEnds() throws Exception {
+        kill(Spring.Registry.class, (killed, begun, next) -> {
+            assertTrue(next - killed >= 1900, "the lock was free before its lease ended");
+            assertTrue(next - killed < 5000, "the other instance did not go on");
+        }, "--rlock.registry.lease=3s");
+    }
+
+    private interface Check {
+        void check(long killed, long begun, long next);
+    }
+
+    private static void kill(Class<?> main, Check check, String... more) throws Exception {
+        try (var server = new Server()) {
+            var arguments = new ArrayList<>(List.of("--rlock.url=" + server.url(), "--spring.main.web-application-type=none",
+                    "--spring.main.banner-mode=off"));
+            arguments.addAll(List.of(more));
+            var path = System.getProperty("java.class.path");
+            try (var one = new Spring.Instance(path, main.getName(), arguments.toArray(String[]::new));
+                    var two = new Spring.Instance(path, main.getName(), arguments.toArray(String[]::new))) {
+                one.next("begin");
+                two.next("begin");
+                one.next("begin");
+                Thread.sleep(500);
+                var killed = System.currentTimeMillis();
+                one.kill();
+                var begun = last(one.times("begin"));
+                Spring.eventually("the other one works again", () -> last(two.times("begin")) > killed);
+                var next = two.times("begin").stream().filter(it -> it > killed).findFirst().orElseThrow();
+                System.out.printf("%s: the other one went on %d ms after the kill, %d ms after the work began%n",
+                        main.getSimpleName(), next - killed, next - begun);
+                check.check(killed, begun, next);
+                // One after the other, except for the work that the kill has ended.
+                var spans = new ArrayList<long[]>();
+                for (var it : List.of(one, two)) {
+                    var ends = it.times("end");
+                    var begins = it.times("begin");
+                    for (int i = 0; i < ends.size(); i++) {
+                        spans.add(new long[] {begins.get(i), ends.get(i)});
+                    }
+                }
+                spans.sort((a, b) -> Long.compare(a[0], b[0]));
+                for (int i = 1; i < spans.size(); i++) {
+                    assertTrue(spans.get(i)[0] >= spans.get(i - 1)[1], "two worked at once");
+                }
+                System.out.printf("%s: %d spans of work, none overlaps%n", main.getSimpleName(), spans.size());
+            }
+        }
+    }
+
+    private static long last(List<Long> times) {
+        return times.get(times.size() - 1);
+    }
+}
