@@ -15,14 +15,18 @@ import java.util.concurrent.TimeUnit;
 final class Server implements AutoCloseable {
     final int port;
     private final Path directory = Files.createTempDirectory("rlock");
-    private final List<String> settings;
+    private final boolean hasModule;
     private Process process;
 
-    Server(String... settings) throws Exception {
+    Server() throws Exception {
+        this(true);
+    }
+
+    Server(boolean hasModule) throws Exception {
+        this.hasModule = hasModule;
         try (var free = new ServerSocket(0, 1, InetAddress.getLoopbackAddress())) {
             port = free.getLocalPort();
         }
-        this.settings = List.of(settings);
         start();
     }
 
@@ -32,12 +36,16 @@ final class Server implements AutoCloseable {
 
     void start() throws Exception {
         var command = new ArrayList<>(List.of(environment("RLOCK_SERVER", "redis-server"), "--port", "" + port, "--save", "",
-                "--bind", "127.0.0.1", "--dir", directory.toString(), "--logfile", "log",
-                "--loadmodule", environment("RLOCK_MODULE", "../../target/release/librlock.so")));
-        command.addAll(settings);
+                "--bind", "127.0.0.1", "--dir", directory.toString(), "--logfile", "log"));
+        if (hasModule) {
+            command.addAll(List.of("--loadmodule", environment("RLOCK_MODULE", "../../target/release/librlock.so")));
+        }
         process = new ProcessBuilder(command).inheritIO().start();
         Spring.eventually("the server answers", () -> {
             try {
+                if (!process.isAlive()) {
+                    throw new AssertionError("the server has ended: " + Files.readString(directory.resolve("log")));
+                }
                 return ask("PING") != null;
             } catch (IOException notYet) {
                 return false;
