@@ -3,6 +3,7 @@ package rlock.boot;
 import java.io.BufferedReader;
 import java.nio.file.Path;
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.List;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.Callable;
@@ -110,6 +111,12 @@ final class Spring {
         List<Long> times(String word) {
             synchronized (all) {
                 return all.stream().filter(it -> it.startsWith(word + " ")).map(it -> Long.valueOf(it.split(" ")[1])).toList();
+            }
+        }
+
+        int count(String line) {
+            synchronized (all) {
+                return Collections.frequency(all, line);
             }
         }
 

@@ -54,6 +54,9 @@ class StarterTest {
         properties.add("rlock.url=" + url);
         properties.add("spring.main.banner-mode=off");
         properties.add("server.port=0");
+        properties.add("logging.level.root=warn");
+        // Applications that cannot start are part of the tests.
+        properties.add("logging.level.org.springframework.boot=off");
         return new SpringApplicationBuilder(application).web(web).properties(properties.toArray(String[]::new)).run();
     }
 
