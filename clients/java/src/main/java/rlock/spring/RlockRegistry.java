@@ -38,8 +38,8 @@ public final class RlockRegistry implements LockRegistry {
     }
 
     /**
-     * A thread that has lost the lock cannot enter it again before it has unlocked it. It would get the lock anew, and the inner
-     * unlock would release it, while the outer holder believes that it still holds: Spring's leaders enter and unlock their
+     * A thread that has lost the lock cannot enter it again before it has unlocked it. It would get a new grant, and the inner
+     * unlock would release that, while the outer holder believes that it still holds: Spring's leaders enter and unlock their
      * lock again and again to see whether they still have it.
      */
     private static final class Entered implements Lock {
