@@ -92,7 +92,7 @@ class StarterTest {
     static class LongTask {
         final CountDownLatch holds = new CountDownLatch(1);
         final CompletableFuture<Boolean> wasHeld = new CompletableFuture<>();
-        /** So the client is created after the scheduler, as it is for ShedLock. */
+        /** So the client may be created after the scheduler, as for ShedLock. */
         private final ObjectProvider<Client> client;
 
         LongTask(ObjectProvider<Client> client) {
@@ -117,7 +117,8 @@ class StarterTest {
     @Test
     void aTaskHoldsItsLockUntilItsSchedulerEndsIt() throws Exception {
         try (var server = new Server()) {
-            var context = start(LongTask.class, WebApplicationType.NONE, server.url(),
+            // Health would need the client before the scheduler.
+            var context = start(LongTask.class, WebApplicationType.NONE, server.url(), "management.health.rlock.enabled=false",
                     "spring.lifecycle.timeout-per-shutdown-phase=300ms", "spring.task.scheduling.shutdown.await-termination-period=5s");
             var task = context.getBean(LongTask.class);
             task.holds.await();
