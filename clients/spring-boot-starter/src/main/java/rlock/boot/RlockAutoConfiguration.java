@@ -31,8 +31,9 @@ import rlock.spring.RlockRegistry;
 @EnableConfigurationProperties(RlockProperties.class)
 public class RlockAutoConfiguration {
     /**
-     * Closes the client. Beans end in the reverse order of their creation, and these are created before all others. As an
-     * ordinary bean, the client would end before a scheduler that was created earlier, while its tasks still hold locks.
+     * Closes the client. Beans end in the reverse order of their creation, and Spring creates beans of this kind before all
+     * others. As an ordinary bean, the client would end before a scheduler that was created earlier, and whose tasks may
+     * still hold locks.
      */
     static final class Closing implements BeanFactoryPostProcessor, DisposableBean {
         private Client client;
