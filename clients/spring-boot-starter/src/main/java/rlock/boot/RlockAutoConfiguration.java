@@ -2,6 +2,7 @@ package rlock.boot;
 
 import io.micrometer.core.instrument.FunctionCounter;
 import io.micrometer.core.instrument.binder.MeterBinder;
+import java.time.Duration;
 import java.util.Map;
 import net.javacrumbs.shedlock.core.LockProvider;
 import org.springframework.beans.factory.DisposableBean;
@@ -37,6 +38,7 @@ public class RlockAutoConfiguration {
      */
     static final class Closing implements BeanFactoryPostProcessor, DisposableBean {
         private Client client;
+        private Duration timeout;
 
         @Override
         public void postProcessBeanFactory(ConfigurableListableBeanFactory beans) {}
@@ -44,7 +46,7 @@ public class RlockAutoConfiguration {
         @Override
         public void destroy() {
             if (client != null) {
-                client.close();
+                client.close(timeout);
             }
         }
     }
@@ -63,6 +65,7 @@ public class RlockAutoConfiguration {
         if (bundle != null) {
             builder.tls(bundles.getObject().getBundle(bundle).createSslContext());
         }
+        closing.timeout = properties.closeTimeout();
         closing.client = builder.build();
         return closing.client;
     }

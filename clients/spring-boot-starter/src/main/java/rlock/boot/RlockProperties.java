@@ -18,6 +18,7 @@ import rlock.Client;
  * @param responseTimeout How long the server may take for one reply.
  * @param retryTimeout How long calls that do not wait for a lock are retried while servers are unreachable.
  * @param replicationTimeout How long replicas may take to acknowledge a grant.
+ * @param closeTimeout How long the releases at the end of the context may take.
  * @param ssl TLS.
  * @param registry The LockRegistry of Spring Integration.
  * @param shedlock The LockProvider of ShedLock.
@@ -31,6 +32,7 @@ public record RlockProperties(
         @DefaultValue("5s") Duration responseTimeout,
         @DefaultValue("10s") Duration retryTimeout,
         @DefaultValue("1s") Duration replicationTimeout,
+        @DefaultValue("5s") Duration closeTimeout,
         @DefaultValue Ssl ssl,
         @DefaultValue Registry registry,
         @DefaultValue Shedlock shedlock) {
