@@ -58,7 +58,12 @@ class AdaptersTest {
             assertTrue(waits.get(10, TimeUnit.SECONDS));
             lock.lock();
             ask(server.port(), "RLOCK.FORCE", "orders:7");
+            eventually("it is lost", () -> !client.getLock("orders:7").isHeldByCurrentThread());
+            assertThrows(LostException.class, lock::tryLock);
+            assertTrue(server.isFree("orders:7"));
             assertThrows(LostException.class, lock::unlock);
+            assertTrue(lock.tryLock());
+            lock.unlock();
         }
     }
 
