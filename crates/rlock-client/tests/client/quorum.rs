@@ -441,3 +441,20 @@ fn a_quorum_leaves_a_lock_taken_until_then_and_no_longer() {
         assert!(other.try_lock().await.unwrap().is_none());
     });
 }
+
+/// The gate too, though its answer may still be on its way: a try that got the gate would wait for the other members.
+#[tokio::test]
+async fn a_quorum_lock_that_is_released_at_once_stays_taken_at_its_gate() {
+    let members = Members::start(3).await;
+    let (one, other) = (members.lasting().await, members.lasting().await);
+    let least = Duration::from_secs(2);
+    for key in (0..20).map(|key| format!("k{key}")) {
+        let guard = one.mutex(&key).lock().await.unwrap();
+        let releases = guard.release_after(least);
+        let taken = other.mutex(&key);
+        let (released, tried) = tokio::join!(releases, taken.try_lock());
+        released.unwrap();
+        assert!(tried.unwrap().is_none(), "{key}");
+        assert!(taken.try_lock().await.unwrap().is_none(), "{key}");
+    }
+}

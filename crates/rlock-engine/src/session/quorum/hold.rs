@@ -126,8 +126,11 @@ impl Hold {
         let kept = self.kept.filter(|_| self.proof.is_live(now));
         self.proof.end(now);
         if let Some(until) = kept {
-            for (member, part) in self.parts() {
-                members.keep_until(now, member, part, until);
+            // Those too that have not confirmed the fence yet: one of them may be the gate.
+            for contact in &self.contacts {
+                if let Some(part) = &contact.part {
+                    members.keep_until(now, contact.member, part, until);
+                }
             }
         }
         std::mem::take(&mut self.contacts)
