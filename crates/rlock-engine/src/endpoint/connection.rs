@@ -376,7 +376,7 @@ impl Endpoint {
         };
         if let Some(check) = &self.settings.check {
             return check(now, &connection.greeting)
-                .map_err(|why| Failure::Io(format!("the server may not take part: {why}")));
+                .map_err(|why| Failure::Io(format!("the server cannot take part: {why}")));
         }
         match &self.source {
             Source::Sentinels(_) | Source::Cluster(_)

@@ -590,7 +590,11 @@ fn check(records: Records, place: usize) -> Check {
         if let Some(own) = records.get_mut(place) {
             own.refused.clone_from(&refused);
         }
-        refused.map_or(Ok(()), |why| Err(why.to_string()))
+        match refused {
+            None => Ok(()),
+            Some(Error::Member { reason, .. }) => Err(reason),
+            Some(other) => Err(other.to_string()),
+        }
     })
 }
 
