@@ -17,7 +17,7 @@ from rlock_client import Client, Error, NotAcquired, Unavailable
 
 __all__ = ["Exclusive", "Scheduler", "held"]
 log = get_logger(__name__)
-LEASE = 10  # Of a beat, in seconds. If a leader dies, nobody leads for so long.
+LEASE = 10  # A beat's, in seconds. After a leader has died, nobody leads until it ends.
 
 
 def _open(app):
@@ -43,7 +43,7 @@ class _Sending:
 
 
 class Scheduler:
-    """Wraps the scheduler that ``rlock_beat_scheduler`` names. Of all beats with the same ``rlock_beat_key`` one sends;
+    """Wraps the scheduler that ``rlock_beat_scheduler`` names. One of the beats with the same ``rlock_beat_key`` sends;
     the others wait for the lock.
 
     A `PersistentScheduler` has its state in a file of this machine. It goes on in a beat that waits, without sending: so

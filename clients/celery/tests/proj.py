@@ -22,7 +22,7 @@ broker = redis.Redis.from_url(BROKER)
 
 
 class EachSecond(schedules.schedule):
-    """As a crontab, but for seconds."""
+    """A crontab of seconds."""
 
     def is_due(self, last_run_at):
         now = self.now().timestamp()

@@ -47,8 +47,8 @@ def until_saved(world, messages):
     """A database has what was sent."""
     if "DATABASE" in world.environment:
         with contextlib.closing(sqlite3.connect(world.environment["DATABASE"], timeout=20)) as database:
-            ask = "SELECT total_run_count FROM django_celery_beat_periodictask WHERE name = 'tick'"
-            until(lambda: database.execute(ask).fetchone()[0] >= sum(not it[2] for it in messages.all), "a saved state")
+            ask = "SELECT sum(total_run_count) FROM django_celery_beat_periodictask"
+            until(lambda: database.execute(ask).fetchone()[0] >= len(messages.all), "a saved state")
 
 
 def leader(world, *beats):
@@ -91,7 +91,7 @@ def test_one_beat_sends_and_the_next_one_takes_over(scheduled):
     new.terminate()
     ended = time.monotonic()
     sent_by(messages, third)
-    assert new.wait(10) == 0 and messages.of(third)[0][0] - ended < 1.9  # It has been told, and did not wait for the lease.
+    assert new.wait(10) == 0 and messages.of(third)[0][0] - ended < 1.9  # It did not wait for the lease.
     check(messages)
 
 
@@ -157,7 +157,7 @@ def test_random_faults(scheduled):
         if what in ("kill", "terminate"):
             getattr(beats[at], what)()
             kills += 1
-            assert beats[at].wait(20) in (0, -9)
+            assert beats[at].wait(20) in (0, -9, -15)  # The last one before Celery listens to signals.
             if what == "kill":  # Its machine, too.
                 files[at] = max(files) + 1
             beats[at] = world.beat(files[at])

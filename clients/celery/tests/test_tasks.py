@@ -1,5 +1,6 @@
 """Tasks that run one at a time, in real workers."""
 
+import gc
 import importlib
 import os
 import signal
@@ -18,6 +19,7 @@ def proj(world, monkeypatch):
     import proj
 
     yield importlib.reload(proj)
+    gc.collect()  # While the broker is there, because results unsubscribe.
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
