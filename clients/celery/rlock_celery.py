@@ -4,7 +4,6 @@ import contextlib
 import contextvars
 import functools
 import inspect
-import logging
 import os
 import socket
 import time
@@ -103,16 +102,15 @@ class Scheduler:
                 # The next leader must know what has been sent.
                 self._inner.sync_every_tasks = self._inner.sync_every_tasks or 1
             elif self._wait is not None:
-                # An earlier leader has sent what was due until now.
+                # An earlier leader has sent what was due until now. Celery's heap may have it later than that.
+                self._inner._heap = None
                 for _ in range(len(self._inner.schedule)):
                     self._inner.tick()
         except Exception as error:
-            if isinstance(error, Error):  # The client has warned of a server that it cannot reach.
-                log.log(logging.DEBUG if isinstance(error, Unavailable) else logging.ERROR, "rlock: %s", error)
-            else:
-                log.exception("rlock: this beat cannot lead, and tries again")
             self._end()
-            time.sleep(1)
+            if not isinstance(error, Unavailable):  # The client has warned of a server that it cannot reach.
+                log.error("rlock: this beat cannot lead, and tries again: %s", error, exc_info=not isinstance(error, Error))
+                time.sleep(self.max_interval)
             return False
         self._led = True
         log.info("rlock: this beat leads: %s, fence %d", self._key, self._lock.fence)

@@ -42,10 +42,11 @@ class Server:
         self.client = redis.Redis(port=self.port, protocol=3, decode_responses=True)
         self.start(0)
 
-    def start(self, grace_ms=GRACE_MS):
+    def start(self, grace_ms=GRACE_MS, has_module=True):
         program = os.environ.get("RLOCK_SERVER", "redis-server")
         options = ["--port", self.port, "--bind", "127.0.0.1", "--save", "", "--dir", self.directory]
-        options += ["--loadmodule", os.environ["RLOCK_MODULE"], "--rlock.startup-grace-ms", grace_ms]
+        if has_module:
+            options += ["--loadmodule", os.environ["RLOCK_MODULE"], "--rlock.startup-grace-ms", grace_ms]
         self.process = subprocess.Popen([program, *map(str, options)], stdout=subprocess.DEVNULL)
         until(self.answers, "an answer of the server")
 

@@ -15,7 +15,8 @@ app = Celery("proj", broker=BROKER, backend=BROKER)
 app.conf.update(
     rlock_url=os.environ["LOCKS"],
     rlock_beat_scheduler=os.environ.get("INNER"),
-    rlock_beat_options={"lease": float(os.environ.get("LEASE", 2))},
+    rlock_beat_options={"lease": 2},
+    beat_sync_every=int(os.environ.get("SYNC_EVERY", 0)),
     worker_prefetch_multiplier=1,
 )
 broker = redis.Redis.from_url(BROKER)

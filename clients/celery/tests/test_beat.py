@@ -43,12 +43,15 @@ def sent_by(messages, process, count=2):
     until(lambda: len(messages.of(process)) >= before + count, f"messages of {process.pid}")
 
 
+def saved(world):
+    """How many runs the database knows."""
+    with contextlib.closing(sqlite3.connect(world.environment["DATABASE"], timeout=20)) as database:
+        return database.execute("SELECT sum(total_run_count) FROM django_celery_beat_periodictask").fetchone()[0]
+
+
 def until_saved(world, messages):
-    """A database has what was sent."""
     if "DATABASE" in world.environment:
-        with contextlib.closing(sqlite3.connect(world.environment["DATABASE"], timeout=20)) as database:
-            ask = "SELECT sum(total_run_count) FROM django_celery_beat_periodictask"
-            until(lambda: database.execute(ask).fetchone()[0] >= len(messages.all), "a saved state")
+        until(lambda: saved(world) >= len(messages.all), "a saved state")
 
 
 def leader(world, *beats):
@@ -113,6 +116,36 @@ def test_a_beat_that_was_stopped_sends_nothing_until_it_leads_again(scheduled):
     check(messages)
 
 
+@pytest.mark.parametrize("scheduled", ["DatabaseScheduler"], indirect=True)
+def test_a_former_leader_does_not_write_what_it_knew(scheduled):
+    world, messages = scheduled
+    world.environment["SYNC_EVERY"] = "1000"
+    old = world.beat(1)
+    sent_by(messages, old, 3)
+    os.kill(old.pid, signal.SIGSTOP)
+    del world.environment["SYNC_EVERY"]
+    new = world.beat(2)
+    sent_by(messages, new, 4)
+    new.terminate()
+    new.wait(20)
+    known = until(lambda: saved(world), "a saved state")
+    world.locks.client.execute_command("RLOCK.ACQUIRE", KEY, "nobody", 60000)
+    os.kill(old.pid, signal.SIGCONT)
+    until(lambda: "is lost" in world.log(old), "a loss")
+    old.terminate()
+    assert old.wait(20) == 0 and saved(world) == known
+
+
+def test_a_server_without_the_module(world):
+    world.locks.kill()
+    world.locks.start(has_module=False)
+    beat, messages = world.beat(1), Messages(world.broker)
+    until(lambda: "does not have the rlock module" in world.log(beat), "an error")
+    world.locks.kill()
+    world.locks.start()
+    sent_by(messages, beat)
+
+
 @pytest.mark.parametrize("down", [0, LEASE + 1])
 def test_a_restart_of_the_server(scheduled, down):
     world, messages = scheduled
@@ -134,9 +167,12 @@ def test_an_operator_ends_the_hold(scheduled):
     world, messages = scheduled
     beats = begun(world)
     sent_by(messages, beats[0], 1)
-    for _ in range(3):
-        world.locks.client.execute_command("RLOCK.FORCE", KEY, "QUEUE")
-        until(lambda: world.locks.owner(KEY), "a leader")
+    for _ in range(5):
+        count = len(messages.all)
+        until(lambda: len(messages.all) > count, "a message")
+        until_saved(world, messages)
+        world.locks.client.execute_command("RLOCK.FORCE", KEY)
+    world.locks.client.execute_command("RLOCK.FORCE", KEY, "QUEUE")
     count = len(messages.all)
     until(lambda: len(messages.all) >= count + 3, "messages")
     assert [it.poll() for it in beats] == [None, None]
