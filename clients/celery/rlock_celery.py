@@ -29,8 +29,6 @@ def _open(app):
 class _Sending:
     """Comes before the class of a scheduler. Only the leader sends, and only the leader writes what all share."""
 
-    leads, is_local = staticmethod(lambda: False), False
-
     def apply_entry(self, entry, producer=None):
         # The broker is connected at this point, which may have taken long.
         if self.leads():
@@ -59,7 +57,7 @@ class Scheduler:
         self._key = conf.get("rlock_beat_key") or f"lock:beat:{app.main or 'celery'}"
         self._client = _open(app)
         self._lock, self._led = self._client.lock(self._key, **terms), False
-        self._wait = None  # Until the first try.
+        self._wait, self._is_closed = None, False  # No wait until the first try.
         leading = {"leads": staticmethod(self._leads), "is_local": is_local}
         self._made = functools.partial(
             type(kind.__name__, (_Sending, kind), leading), app=app, max_interval=self.max_interval, **options
@@ -78,6 +76,8 @@ class Scheduler:
     def tick(self):
         """Celery's beat calls this in a loop, and sleeps for the answer in between. A beat that waits for the lock
         does so here, at most until the next task is due."""
+        if self._is_closed:
+            raise SystemExit  # Celery's own, raised while a message was sent, may not have come through.
         if not self._leads() and not self._begin() and not self._is_local:
             self._wait = self.max_interval
             return 0
@@ -130,6 +130,7 @@ class Scheduler:
         return self._inner is not None and self._inner.should_sync()
 
     def close(self):
+        self._is_closed = True
         try:
             if self._inner is not None:
                 self._inner.close()

@@ -1,5 +1,6 @@
 """The Celery project of the tests."""
 
+import functools
 import math
 import os
 import time
@@ -30,8 +31,22 @@ class EachSecond(schedules.schedule):
         return schedules.schedstate(math.floor(now) > math.floor(last_run_at.timestamp()), math.ceil(now) - now)
 
 
+@functools.lru_cache
+def slow_once():
+    """Sending takes long the first time, as if the broker were far."""
+    time.sleep(0.4)
+
+
 def second():
-    return int(time.time())
+    now = int(time.time())
+    if "SWALLOWS" in os.environ:
+        broker.set("sending", 1)
+        try:
+            time.sleep(60)
+        except SystemExit:
+            raise OSError("the connection is closed") from None
+    slow_once()
+    return now
 
 
 app.conf.beat_schedule = {

@@ -136,6 +136,15 @@ def test_a_former_leader_does_not_write_what_it_knew(scheduled):
     assert old.wait(20) == 0 and saved(world) == known
 
 
+def test_a_beat_ends_even_if_the_library_of_the_broker_swallows_the_signal(world):
+    """Celery closes the broker's connection in the signal's handler, and redis-py may report that instead."""
+    world.environment["SWALLOWS"] = "1"
+    beat = world.beat(1)
+    until(lambda: world.broker.client.get("sending"), "a message")
+    beat.terminate()
+    assert beat.wait(20) == 0 and world.locks.owner(KEY) is None
+
+
 def test_a_server_without_the_module(world):
     world.locks.kill()
     world.locks.start(has_module=False)
