@@ -13,13 +13,17 @@ from rlock_client import Client, Error
 __all__ = ["client", "exclusive"]
 
 
-@functools.lru_cache(maxsize=None)
 def client():
     """The client of this project. ``RLOCK`` in its settings has the arguments of `rlock_client.Client` in capitals."""
+    return _client(os.getpid())
+
+
+@functools.lru_cache(maxsize=None)
+def _client(process):
     options = {name.lower(): value for name, value in getattr(settings, "RLOCK", {}).items()}
     if not options.get("url"):
         raise ImproperlyConfigured('RLOCK is not set: {"URL": the URL of the server with the locks}')
-    return Client(**{"name": f"{socket.gethostname()}:{os.getpid()}", **options})
+    return Client(**{"name": f"{socket.gethostname()}:{process}", **options})
 
 
 def exclusive(key, *, wait=0, returncode=1, **options):
