@@ -109,7 +109,8 @@ class Scheduler:
         except Exception as error:
             self._end()
             if not isinstance(error, Unavailable):  # The client has warned of a server that it cannot reach.
-                log.error("rlock: this beat cannot lead, and tries again: %s", error, exc_info=not isinstance(error, Error))
+                is_strange = not isinstance(error, Error)
+                log.error("rlock: this beat cannot lead, and tries again: %s", error, exc_info=is_strange)
                 time.sleep(self.max_interval)
             return False
         self._led = True

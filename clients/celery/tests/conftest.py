@@ -109,8 +109,8 @@ class World:
         return self.logs[process.pid].read_text()
 
     def beat(self, number):
-        options = ["--scheduler", "rlock_celery:Scheduler", "--schedule", f"schedule-{number}", "--pidfile", "", "--loglevel", "INFO"]
-        return self.logged("celery", "--app", "proj", "beat", *options)
+        options = ["--scheduler", "rlock_celery:Scheduler", "--schedule", f"schedule-{number}", "--pidfile", ""]
+        return self.logged("celery", "--app", "proj", "beat", "--loglevel", "INFO", *options)
 
     def worker(self, pool="prefork", concurrency=2):
         name = f"worker-{len(self.processes)}@here"

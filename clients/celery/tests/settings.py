@@ -4,6 +4,7 @@ import os
 
 SECRET_KEY = "-"
 INSTALLED_APPS = ["django_celery_beat", "jobs"]
-DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": os.environ.get("DATABASE", ":memory:"), "OPTIONS": {"timeout": 20}}}
+NAME = os.environ.get("DATABASE", ":memory:")
+DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": NAME, "OPTIONS": {"timeout": 20}}}
 USE_TZ = True
 RLOCK = {"URL": os.environ["LOCKS"]} if "LOCKS" in os.environ else {}

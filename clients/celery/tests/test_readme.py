@@ -1,7 +1,7 @@
 """The programs of the README, as they are printed."""
 
-import pathlib
 import os
+import pathlib
 import re
 import subprocess
 import sys
@@ -33,7 +33,8 @@ def test_the_programs(world):
     def begin(command, name):
         (world.directory / name).touch()
         with open(world.directory / name, "w") as log:
-            process = subprocess.Popen(command, shell=True, start_new_session=True, stdout=log, stderr=log, cwd=world.directory, env=environment)
+            where = {"cwd": world.directory, "env": environment, "stdout": log, "stderr": log}
+            process = subprocess.Popen(command, shell=True, start_new_session=True, **where)
         world.processes.append(process)
         world.logs[process.pid] = world.directory / name
         return process
