@@ -57,7 +57,7 @@ election: demonstration command-line ## One of three workers leads and is killed
 chaos: module ## Locks of real servers amid faults for five minutes, in all languages, then what holders saw is checked; ARGS=--seconds=60
 	tests/run-clients --prepare chaos
 	cargo test --workspace --test chaos -- --world all --seconds 300 \
-	  --programs "$$(realpath $${CARGO_TARGET_DIR:-target})/clients/contenders" $(ARGS)
+	  --programs "$$(realpath $${CARGO_TARGET_DIR:-target})/clients/all-contenders" $(ARGS)
 
 bench: module ## The benchmarks, each beside what it is compared with; ARGS=--quick for a glance
 	cargo bench --package rlock $(if $(findstring --quick,$(ARGS)),--profile dev) -- $(ARGS)
