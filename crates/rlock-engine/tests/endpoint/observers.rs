@@ -7,7 +7,7 @@ use crate::cluster;
 use crate::played::{Played, bulk, list, push};
 
 /// A server's answer to the question for the leader of a key.
-fn info(leader: Option<(u64, &str)>) -> String {
+pub(crate) fn info(leader: Option<(u64, &str)>) -> String {
     let number = |number: u64| format!(":{number}\r\n");
     let map = |fields: &[(&str, String)]| {
         let words = fields.iter().map(|(name, value)| bulk(name) + value);

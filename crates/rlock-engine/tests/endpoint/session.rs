@@ -1,0 +1,741 @@
+//! A session: what becomes of its calls and guards.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rlock_engine::endpoint::{ConnectionId, Event, Settings};
+use rlock_engine::engine::Id;
+use rlock_engine::engine::claims::{Claims, Owner};
+use rlock_engine::engine::instant::Instant;
+use rlock_engine::engine::terms::{Ask, Queueing, Terms, Value};
+use rlock_engine::session::{Action, Call, Lock, Outcome, Session};
+use rlock_engine::wire::resp::{Command, Decoder, Frame};
+
+use crate::observers::info;
+use crate::played::{push, usual};
+
+const MINUTE: Queueing = Queueing::AtMost(Duration::from_secs(60));
+const HELLO: &str = "%2\r\n+role\r\n+master\r\n+mode\r\n+";
+
+/// A session with one server. Its calls are numbered from 1, and their owner is `o`.
+struct Client {
+    session: Session,
+    now: Instant,
+    connection: Option<ConnectionId>,
+    unanswered: VecDeque<String>,
+    lines: Vec<String>,
+    calls: u64,
+}
+
+impl Client {
+    fn connected() -> Self {
+        let settings = Settings {
+            channel: "c".to_owned(),
+            seed: 1,
+            ..Settings::default()
+        };
+        let mut it = Self {
+            session: Session::new("redis://h:1".parse().unwrap(), settings),
+            now: Instant::from_nanos(1_000_000_000),
+            connection: None,
+            unanswered: VecDeque::new(),
+            lines: Vec::new(),
+            calls: 0,
+        };
+        it.calls(Call::Connect);
+        let connection = it.connection.unwrap();
+        it.handle(Event::Opened { connection });
+        while let Some(asked) = it.unanswered.pop_front() {
+            it.receives(usual(1, &asked));
+        }
+        assert_eq!(it.did().pop().unwrap(), "1 done");
+        assert!(it.session.is_empty(), "connected");
+        it
+    }
+
+    /// The server has said whether it is in a cluster.
+    fn connected_to(mode: &str) -> Self {
+        let mut it = Self::connected();
+        it.locks(&["a", "b"], Ask::Exclusive);
+        assert_eq!(it.did(), ["HELLO"]);
+        it.answers("HELLO", format!("{HELLO}{mode}\r\n"));
+        it
+    }
+
+    /// `a` and `b` are held by call 2, each by itself.
+    fn holds_two() -> Self {
+        let mut it = Self::connected_to("cluster");
+        it.answers("RLOCK.ACQUIRE a o 30000", ":7\r\n");
+        it.answers("RLOCK.ACQUIRE b o 30000", ":8\r\n");
+        assert_eq!(it.did().pop().unwrap(), "2 granted 7 8");
+        it
+    }
+
+    /// `k` is held by call 2 under fence 7.
+    fn holds(ask: Ask) -> Self {
+        let mut it = Self::connected();
+        it.locks(&["k"], ask);
+        it.answers("RLOCK.ACQUIRE k o", ":7\r\n");
+        assert_eq!(it.did().pop().unwrap(), "2 granted 7");
+        it
+    }
+
+    fn handle(&mut self, event: Event<'_>) {
+        self.session.handle(self.now, event);
+        self.listen();
+    }
+
+    fn calls(&mut self, call: Call) {
+        self.calls += 1;
+        let number = Id::of_number(self.calls);
+        self.session.call(self.now, number, call);
+        self.listen();
+    }
+
+    /// Something happens that is no call.
+    fn does<T>(&mut self, what: impl FnOnce(&mut Session, Instant) -> T) -> T {
+        let result = what(&mut self.session, self.now);
+        self.listen();
+        result
+    }
+
+    fn locks(&mut self, keys: &[&str], ask: Ask) {
+        self.locks_on(keys, ask, Terms::new(), MINUTE);
+    }
+
+    fn locks_on(&mut self, keys: &[&str], ask: Ask, terms: Terms, queueing: Queueing) {
+        let keys = keys.iter().map(|key| key.as_bytes().into()).collect();
+        self.calls(Call::Lock(Lock {
+            claims: Claims::checked(Owner::new("o").unwrap(), keys).unwrap(),
+            ask,
+            value: None,
+            terms,
+            queueing,
+        }));
+    }
+
+    fn releases(&mut self, guard: u64, least: Option<Duration>) {
+        let guard = Id::of_number(guard);
+        self.calls(Call::Release { guard, least });
+    }
+
+    fn releases_permits(&mut self, guard: u64, permits: u32) {
+        let guard = Id::of_number(guard);
+        self.calls(Call::ReleasePermits { guard, permits });
+    }
+
+    fn downgrades(&mut self, guard: u64) {
+        let guard = Id::of_number(guard);
+        self.calls(Call::Downgrade { guard });
+    }
+
+    fn upgrades(&mut self, guard: u64) {
+        let guard = Id::of_number(guard);
+        self.calls(Call::Upgrade {
+            guard,
+            queueing: MINUTE,
+        });
+    }
+
+    fn extends(&mut self, guard: u64, lease: Duration) {
+        let guard = Id::of_number(guard);
+        self.calls(Call::Extend { guard, lease });
+    }
+
+    fn proclaims(&mut self, guard: u64) {
+        let value = Value::new(b"v").unwrap();
+        let guard = Id::of_number(guard);
+        self.calls(Call::Proclaim { guard, value });
+    }
+
+    fn asks_all(&mut self) {
+        self.calls(Call::Question {
+            to: None,
+            command: Command::new("RLOCK.COUNTERS"),
+            changes: false,
+            limit: None,
+        });
+    }
+
+    fn abandons(&mut self, call: u64) {
+        self.does(|it, now| it.abandon(now, Id::of_number(call)));
+    }
+
+    fn drops(&mut self, guard: u64) {
+        self.does(|it, now| it.leave(now, Id::of_number(guard)));
+    }
+
+    /// The server reports a loss.
+    fn loses(&mut self, fence: u64, key: &str) {
+        let lost = push(&[
+            "message",
+            "rlock:client:c",
+            &format!("lost {fence} o {key}"),
+        ]);
+        self.receives(lost);
+    }
+
+    fn receives(&mut self, bytes: impl AsRef<[u8]>) {
+        let (connection, bytes) = (self.connection.unwrap(), bytes.as_ref());
+        self.handle(Event::Received { connection, bytes });
+    }
+
+    /// Answers the oldest command without an answer, which must be this one.
+    fn answers(&mut self, command: &str, reply: impl AsRef<[u8]>) {
+        let asked = self.unanswered.pop_front().unwrap_or_default();
+        assert!(asked.starts_with(command), "{asked} is not {command}");
+        self.receives(reply);
+    }
+
+    fn answers_all(&mut self, reply: &str) {
+        while !self.unanswered.is_empty() {
+            self.answers("", reply);
+        }
+    }
+
+    fn passes(&mut self, ms: u64) {
+        let end = self.now + Duration::from_millis(ms);
+        while let Some(due) = self.session.next_deadline()
+            && due <= end
+        {
+            self.now = due;
+            self.handle(Event::Tick);
+        }
+        self.now = end;
+    }
+
+    /// What was done since the last call.
+    fn did(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.lines)
+    }
+
+    fn listen(&mut self) {
+        while let Some(action) = self.session.poll_action() {
+            let line = match action {
+                Action::Connect { connection, .. } => {
+                    self.connection = Some(connection);
+                    continue;
+                }
+                Action::Write { connection } => {
+                    self.sent(connection);
+                    continue;
+                }
+                Action::Resolve { call, outcome } => {
+                    format!("{} {}", call.number(), outcome_text(call, outcome))
+                }
+                Action::Over { guard, why } => format!("over {}: {why}", guard.number()),
+                Action::Observed { call, change } => {
+                    let fence = change.leader.map(|leader| leader.fence);
+                    format!("{} observes {fence:?}", call.number())
+                }
+                _ => continue,
+            };
+            self.lines.push(line);
+        }
+    }
+
+    fn sent(&mut self, connection: ConnectionId) {
+        let mut output = Vec::new();
+        self.session.take_output(connection, &mut output);
+        let mut decoder = Decoder::default();
+        decoder.feed(&output);
+        while let Some(Frame::Array(words)) = decoder.next().unwrap() {
+            let words: Option<Vec<_>> = words.into_iter().map(Frame::into_text).collect();
+            let words = words.unwrap().join(" ");
+            self.lines.push(words.clone());
+            self.unanswered.push_back(words);
+        }
+    }
+}
+
+fn outcome_text(call: Id, outcome: Outcome) -> String {
+    match outcome {
+        Outcome::Granted { guard, proofs } => {
+            let fences = proofs.iter().map(|proof| format!(" {}", proof.fence()));
+            let fences: String = fences.collect();
+            match guard == call {
+                true => format!("granted{fences}"),
+                false => format!("granted{fences} to {}", guard.number()),
+            }
+        }
+        Outcome::Refused => "refused".to_owned(),
+        Outcome::Done => "done".to_owned(),
+        Outcome::Answer(frame) => format!("{frame:?}"),
+        Outcome::Answers(answers) => format!("{answers:?}"),
+        Outcome::Leader(leader) => format!("leader {:?}", leader.map(|it| it.fence)),
+        Outcome::Failed(error) => error.to_string(),
+    }
+}
+
+fn permits(permits: u32) -> Ask {
+    Ask::Permits { limit: 9, permits }
+}
+
+fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+const RELEASED: &str = "the lock was lost: it was released";
+const ENDED: &str = "the server ended it";
+const CLOSED: &str = "the client has been closed, or its runtime shut down";
+
+#[test]
+fn one_request_takes_several_keys_unless_the_server_is_in_a_cluster() {
+    let mut it = Client::connected_to("standalone");
+    assert!(it.did()[0].starts_with("RLOCK.MACQUIRE o 30000 2 a b WAIT"));
+    it.answers("RLOCK.MACQUIRE", ":7\r\n");
+    assert_eq!(it.did(), ["2 granted 7"]);
+    it.releases(2, None);
+    it.answers("RLOCK.MRELEASE o 2 a b", ":2\r\n");
+    assert_eq!(it.did().pop().unwrap(), "3 done");
+    // It is known now.
+    it.locks(&["a", "b"], Ask::Exclusive);
+    it.answers("RLOCK.MACQUIRE", "-DEADLOCK x\r\n");
+    assert!(it.did().pop().unwrap().starts_with("4 "));
+    assert!(it.session.is_empty());
+
+    let mut it = Client::holds_two();
+    assert!(it.session.is_known(Id::of_number(2)));
+    let left = it.session.remaining(Id::of_number(2), it.now);
+    assert!(left > seconds(29));
+    it.releases(2, None);
+    assert!(!it.session.is_known(Id::of_number(2)));
+    assert_eq!(
+        it.did(),
+        [
+            "RLOCK.RELEASE a o ALL FENCE 7",
+            "RLOCK.RELEASE b o ALL FENCE 8"
+        ]
+    );
+    it.answers("RLOCK.RELEASE a", "-NOPERM no\r\n");
+    assert!(it.session.is_known(Id::of_number(3)));
+    it.answers("RLOCK.RELEASE b", ":0\r\n");
+    assert_eq!(it.did(), ["3 not permitted: no"]);
+    assert!(it.session.is_empty());
+
+    // These two are in one slot.
+    it.locks(&["{x}1", "{x}2"], Ask::Exclusive);
+    it.answers("RLOCK.MACQUIRE o 30000 2 {x}1 {x}2", ":9\r\n");
+    assert_eq!(it.did().pop().unwrap(), "4 granted 9");
+}
+
+#[test]
+fn what_needs_an_answer_before_it_asks_may_fail_with_it() {
+    let mut it = Client::connected();
+    it.locks(&["a", "b"], Ask::Exclusive);
+    it.answers("HELLO", "-NOPERM no\r\n");
+    assert_eq!(it.did().pop().unwrap(), "2 not permitted: no");
+    it.locks(&["a", "b"], Ask::Exclusive);
+    it.answers("HELLO", ":1\r\n");
+    assert!(it.did().pop().unwrap().starts_with("3 unexpected reply"));
+    it.locks(&["a", "b"], Ask::Exclusive);
+    it.abandons(4);
+    it.answers("HELLO", format!("{HELLO}cluster\r\n"));
+    assert_eq!(it.did(), ["HELLO"]);
+    assert!(it.session.is_empty());
+}
+
+#[test]
+fn a_guard_of_several_keys_is_changed_as_a_whole() {
+    let mut it = Client::holds_two();
+    it.extends(2, seconds(60));
+    it.answers("RLOCK.RENEW a o 60000", ":7\r\n");
+    it.did();
+    it.answers("RLOCK.RENEW b o 60000", ":8\r\n");
+    assert_eq!(it.did(), ["3 done"]);
+    it.downgrades(2);
+    it.upgrades(2);
+    it.proclaims(2);
+    let did = it.did();
+    assert!(did[0].ends_with("it must be exclusive for several keys"));
+    assert!(did[1].ends_with("it must be exclusive for several keys"));
+    assert!(did[2].ends_with("it must be 1 key, to publish a value"));
+    // It ends once, and both keys are given back.
+    it.loses(7, "a");
+    it.loses(8, "b");
+    assert_eq!(it.did(), [format!("over 2: {ENDED}")]);
+
+    let mut it = Client::holds_two();
+    it.drops(2);
+    it.drops(2);
+    let both = [
+        "RLOCK.RELEASE a o ALL FENCE 7",
+        "RLOCK.RELEASE b o ALL FENCE 8",
+    ];
+    assert_eq!(it.did(), both);
+    assert!(!it.session.is_clean());
+    it.answers_all(":0\r\n");
+    assert!(it.session.is_empty() && it.session.is_clean());
+}
+
+#[test]
+fn calls_in_parts_that_nobody_waits_for_are_cleaned_up() {
+    let mut it = Client::connected_to("cluster");
+    it.answers("RLOCK.ACQUIRE a", ":7\r\n");
+    it.answers("RLOCK.ACQUIRE b", "+WAITING\r\n");
+    it.did();
+    it.abandons(2);
+    it.answers_all(":0\r\n");
+    // Until the next heartbeat would be due.
+    it.passes(5000);
+    assert!(it.session.is_empty());
+
+    let mut it = Client::holds_two();
+    it.releases(2, None);
+    it.abandons(3);
+    it.did();
+    it.answers_all(":0\r\n");
+    assert_eq!(it.did(), [""; 0]);
+    assert!(it.session.is_empty());
+
+    it.asks_all();
+    it.abandons(4);
+    it.answers_all(":0\r\n");
+    assert_eq!(it.did(), ["RLOCK.COUNTERS"]);
+    assert!(it.session.is_empty());
+    it.locks(&["k"], Ask::Exclusive);
+    it.abandons(5);
+    it.answers_all(":0\r\n");
+    assert!(it.session.is_empty());
+}
+
+/// The first key is lost before the second is granted.
+fn loses_the_first(queueing: Queueing) -> Client {
+    let mut it = Client::connected_to("cluster");
+    it.abandons(2);
+    it.answers_all(":0\r\n");
+    it.locks_on(&["a", "b"], Ask::Exclusive, Terms::new(), queueing);
+    it.answers("RLOCK.ACQUIRE a", ":7\r\n");
+    it.loses(7, "a");
+    it.did();
+    it.answers("RLOCK.ACQUIRE b", ":8\r\n");
+    it
+}
+
+#[test]
+fn keys_that_were_lost_before_the_last_was_granted_are_taken_again_after_a_pause() {
+    let back = "RLOCK.RELEASE b o ALL FENCE 8";
+    let mut it = loses_the_first(MINUTE);
+    assert_eq!(it.did(), [back]);
+    it.answers_all(":0\r\n");
+    assert!(!it.session.is_empty());
+    it.passes(4);
+    assert_eq!(it.did(), [""; 0]);
+    it.passes(6);
+    it.answers("RLOCK.ACQUIRE a", ":9\r\n");
+    it.answers("RLOCK.ACQUIRE b", ":10\r\n");
+    assert_eq!(it.did().pop().unwrap(), "3 granted 9 10");
+
+    let mut it = loses_the_first(Queueing::Try);
+    assert_eq!(it.did(), ["3 refused".to_owned(), back.to_owned()]);
+
+    // Nobody waits during the pause.
+    let mut it = loses_the_first(MINUTE);
+    it.abandons(3);
+    it.answers_all(":0\r\n");
+    assert!(it.session.is_empty());
+    it.did();
+    it.passes(100);
+    assert_eq!(it.did(), [""; 0]);
+
+    let mut it = loses_the_first(MINUTE);
+    it.did();
+    it.does(Session::leave_all);
+    assert_eq!(it.did(), [format!("3 {CLOSED}")]);
+
+    let mut it = loses_the_first(MINUTE);
+    it.did();
+    it.calls(Call::Flush);
+    it.handle(Event::Closed);
+    assert_eq!(
+        it.did()[..2],
+        [format!("4 {CLOSED}"), format!("3 {CLOSED}")]
+    );
+}
+
+/// No time is left for the second key, or for another attempt.
+#[test]
+fn a_call_for_several_keys_is_refused_when_its_time_is_over() {
+    let second = Queueing::AtMost(seconds(1));
+    let mut it = Client::holds_two();
+    it.releases(2, None);
+    it.answers_all(":0\r\n");
+    it.locks_on(&["a", "b"], Ask::Exclusive, Terms::new(), second);
+    it.passes(999);
+    it.did();
+    it.answers("RLOCK.ACQUIRE a", ":9\r\n");
+    assert_eq!(
+        it.did(),
+        ["RLOCK.ACQUIRE b o 30000 WAIT 1 KEEP 1 NOTIFY rlock:client:c"]
+    );
+    it.answers("RLOCK.ACQUIRE b", ":10\r\n");
+    it.drops(4);
+    it.answers_all(":0\r\n");
+    it.locks_on(&["a", "b"], Ask::Exclusive, Terms::new(), second);
+    it.passes(1000);
+    it.did();
+    it.answers("RLOCK.ACQUIRE a", ":11\r\n");
+    assert_eq!(it.did(), ["5 refused", "RLOCK.RELEASE a o ALL FENCE 11"]);
+
+    let mut it = Client::holds_two();
+    it.drops(2);
+    it.answers_all(":0\r\n");
+    it.locks_on(&["a", "b"], Ask::Exclusive, Terms::new(), second);
+    it.answers("RLOCK.ACQUIRE a", ":9\r\n");
+    it.loses(9, "a");
+    it.passes(1000);
+    it.did();
+    it.answers("RLOCK.ACQUIRE b", ":10\r\n");
+    assert_eq!(it.did(), ["3 refused", "RLOCK.RELEASE b o ALL FENCE 10"]);
+}
+
+#[test]
+fn several_keys_are_exclusive_and_not_bound() {
+    let mut it = Client::connected();
+    it.locks(&["a", "b"], Ask::Shared);
+    it.locks(&["a", "b"], permits(1));
+    let bound = Terms::new().bound(seconds(9)).unwrap();
+    it.locks_on(&["a", "b"], Ask::Exclusive, bound, MINUTE);
+    let did = it.did();
+    assert!(did[0].ends_with("it must be exclusive for several keys"));
+    assert!(did[1].ends_with("it must be exclusive for several keys"));
+    assert!(did[2].ends_with("it must be left out for several keys"));
+    let checked = |keys: Vec<String>| {
+        let keys = keys.iter().map(|key| key.as_bytes().into()).collect();
+        Claims::checked(Owner::new("o").unwrap(), keys).is_ok()
+    };
+    let numbered = |count: u32| (0..count).map(|it| it.to_string()).collect::<Vec<_>>();
+    assert!(checked(numbered(1)) && checked(numbered(1024)));
+    assert!(!checked(numbered(0)) && !checked(numbered(1025)));
+    assert!(!checked(vec![String::new(), "a".to_owned()]));
+    assert!(!checked(["b", "a", "b"].map(str::to_owned).to_vec()));
+}
+
+#[test]
+fn permits_of_a_guard_are_divided_and_joined() {
+    let id = Id::of_number;
+    let mut it = Client::holds(permits(5));
+    for (part, is_divided) in [(0, false), (5, false), (6, false), (2, true)] {
+        assert_eq!(
+            it.does(|it, now| it.split(now, id(2), id(9), part)),
+            is_divided
+        );
+    }
+    assert_eq!(
+        [it.session.permits(id(2)), it.session.permits(id(9))],
+        [3, 2]
+    );
+    assert!(!it.does(|it, now| it.split(now, id(7), id(8), 1)));
+    it.calls = 9;
+    it.locks(&["l"], permits(1));
+    it.answers("RLOCK.ACQUIRE l", ":8\r\n");
+    it.locks(&["k"], Ask::Shared);
+    it.answers("RLOCK.ACQUIRE k", ":7\r\n");
+    for (other, is_joined) in [(10, false), (11, false), (7, false), (9, true), (9, false)] {
+        assert_eq!(
+            it.does(|it, now| it.merge(now, id(2), id(other))),
+            is_joined
+        );
+    }
+    assert_eq!(it.session.permits(id(2)), 5);
+    assert!(!it.session.is_known(id(9)));
+    it.drops(11);
+    it.did();
+    it.releases_permits(2, 2);
+    assert_eq!(it.did(), ["RLOCK.RELEASE k o PERMITS 2 FENCE 7"]);
+    it.answers("RLOCK.RELEASE", ":1\r\n");
+    assert_eq!(it.did(), ["12 done"]);
+    it.releases_permits(2, 4);
+    it.releases_permits(2, 0);
+    it.releases_permits(8, 1);
+    it.downgrades(2);
+    let limit = "it must be from 1 to the 3 that it has";
+    assert_eq!(
+        it.did(),
+        [
+            format!("13 permits is 4, {limit}"),
+            format!("14 permits is 0, {limit}"),
+            format!("15 {RELEASED}"),
+            "16 mode is Permits { limit: 9, permits: 3 }, it must be exclusive or shared"
+                .to_owned(),
+        ]
+    );
+    it.releases_permits(2, 3);
+    assert_eq!(it.did(), ["RLOCK.RELEASE k o ALL FENCE 7"]);
+}
+
+#[test]
+fn a_released_lock_can_stay_taken_for_a_while() {
+    let mut it = Client::holds(Ask::Exclusive);
+    it.releases(2, Some(seconds(20)));
+    assert_eq!(it.did(), ["RLOCK.RENEW k o 20001"]);
+    // This is too long: it becomes free with its lease.
+    let mut it = Client::holds(Ask::Exclusive);
+    it.passes(1);
+    it.releases(2, Some(seconds(31 * 24 * 3600)));
+    let did = it.did();
+    assert!(did[0].starts_with("3 least is "), "{did:?}");
+    assert!(did[1].starts_with("RLOCK.RENEW k o 296"), "{did:?}");
+    let mut it = Client::holds(Ask::Exclusive);
+    it.does(|it, now| it.keep_until(now, Id::of_number(2), now + seconds(5)));
+    it.drops(2);
+    assert_eq!(it.did(), ["RLOCK.RENEW k o 5001"]);
+}
+
+#[test]
+fn every_guard_of_a_hold_ends_with_it() {
+    let mut it = Client::holds(Ask::Exclusive);
+    for fence in [7, 7] {
+        it.locks(&["k"], Ask::Exclusive);
+        it.answers("RLOCK.ACQUIRE", format!(":{fence}\r\n"));
+    }
+    it.drops(3);
+    it.did();
+    it.loses(7, "k");
+    it.loses(7, "k");
+    assert_eq!(
+        it.did(),
+        ["over 2: ", "over 4: "].map(|it| it.to_owned() + ENDED)
+    );
+    assert_eq!(
+        it.session.remaining(Id::of_number(2), it.now),
+        Duration::ZERO
+    );
+    it.drops(4);
+    it.drops(2);
+    assert!(it.session.is_empty());
+
+    // It was lost before the grant was read.
+    it.locks(&["k"], Ask::Exclusive);
+    it.loses(9, "k");
+    it.did();
+    it.answers("RLOCK.ACQUIRE", ":9\r\n");
+    assert_eq!(
+        it.did(),
+        ["5 granted 9".to_owned(), format!("over 5: {ENDED}")]
+    );
+}
+
+#[test]
+fn a_guard_that_its_caller_never_received_leaves_nothing() {
+    let mut it = Client::holds(Ask::Exclusive);
+    it.does(|it, now| it.untaken(now, Id::of_number(2)));
+    assert_eq!(it.did(), ["RLOCK.RELEASE k o ALL FENCE 7"]);
+}
+
+#[test]
+fn a_guard_changes_between_shared_and_exclusive() {
+    let mut it = Client::holds(Ask::Shared);
+    it.downgrades(2);
+    assert_eq!(it.did(), ["3 done"]);
+    it.proclaims(2);
+    assert!(it.did()[0].ends_with("it must be exclusive, to publish a value"));
+    it.upgrades(2);
+    it.did();
+    it.answers("RLOCK.ACQUIRE k o", ":9\r\n");
+    assert_eq!(it.did(), ["5 granted 9 to 2"]);
+    it.proclaims(2);
+    it.answers("RLOCK.RENEW k o 30000 VALUE v", ":9\r\n");
+    assert_eq!(it.did().pop().unwrap(), "6 done");
+    it.downgrades(2);
+    it.answers("RLOCK.DOWNGRADE k o", ":9\r\n");
+    assert_eq!(it.did().pop().unwrap(), "7 done");
+    it.loses(9, "k");
+    it.downgrades(2);
+    it.upgrades(2);
+    let lost = format!("the lock was lost: {ENDED}");
+    let did = it.did();
+    let expected = [
+        format!("over 2: {ENDED}"),
+        format!("8 {lost}"),
+        format!("9 {lost}"),
+    ];
+    assert_eq!(did, expected);
+    it.releases(2, None);
+    it.did();
+    it.downgrades(2);
+    it.upgrades(2);
+    it.extends(2, seconds(9));
+    it.releases(2, None);
+    let expected = [11, 12, 13, 14].map(|call| format!("{call} {RELEASED}"));
+    assert_eq!(it.did(), expected);
+}
+
+/// Nobody needs the new grant then.
+#[test]
+fn an_upgrade_of_a_guard_that_was_released_meanwhile_is_undone() {
+    let mut it = Client::holds(Ask::Shared);
+    it.locks(&["k"], Ask::Shared);
+    it.answers("RLOCK.ACQUIRE", ":7\r\n");
+    it.upgrades(2);
+    it.drops(2);
+    it.did();
+    it.answers("RLOCK.ACQUIRE", ":9\r\n");
+    assert_eq!(
+        it.did(),
+        [format!("4 {RELEASED}"), "RLOCK.DOWNGRADE k o".to_owned()]
+    );
+    it.answers("RLOCK.DOWNGRADE", ":9\r\n");
+    it.drops(3);
+    assert_eq!(it.did(), ["RLOCK.RELEASE k o ALL FENCE 9"]);
+
+    let mut it = Client::holds(Ask::Shared);
+    it.upgrades(2);
+    it.abandons(3);
+    it.answers("RLOCK.ACQUIRE", "+WAITING\r\n");
+    it.answers("RLOCK.CANCEL", ":1\r\n");
+    it.answers("RLOCK.DOWNGRADE", "$-1\r\n");
+    it.did();
+    it.drops(2);
+    assert_eq!(it.did(), ["RLOCK.RELEASE k o ALL"]);
+}
+
+#[test]
+fn a_guard_is_extended_and_its_fence_is_raised() {
+    let mut it = Client::holds(Ask::Exclusive);
+    it.extends(2, Duration::ZERO);
+    assert!(it.did()[0].starts_with("3 lease is 0ns"));
+    let (guard, terms) = (Id::of_number(2), Terms::new());
+    let fence = 70;
+    it.calls(Call::Raise {
+        guard,
+        fence,
+        terms,
+    });
+    it.answers("RLOCK.RENEW k o 30000 FENCE 70", ":70\r\n");
+    assert_eq!(it.did().pop().unwrap(), "4 done");
+}
+
+#[test]
+fn leaders_are_asked_for_and_observed() {
+    let key: Arc<[u8]> = b"k"[..].into();
+    let mut it = Client::connected();
+    it.asks_all();
+    it.answers("RLOCK.COUNTERS", ":3\r\n");
+    assert_eq!(it.did().pop().unwrap(), "2 [(Node(0), Ok(Integer(3)))]");
+    it.calls(Call::Flush);
+    assert_eq!(it.did(), ["3 done"]);
+    it.calls(Call::Leader { key: key.clone() });
+    it.answers("RLOCK.INFO k", info(Some((7, "v"))));
+    assert_eq!(it.did().pop().unwrap(), "4 leader Some(7)");
+    it.calls(Call::Leader { key: key.clone() });
+    it.answers("RLOCK.INFO k", ":1\r\n");
+    assert!(it.did().pop().unwrap().starts_with("5 unexpected reply"));
+    it.calls(Call::Observe { key: key.clone() });
+    let subscribed = ">3\r\n+subscribe\r\n+rlock:value:{k}\r\n:1\r\n";
+    it.answers("SUBSCRIBE", subscribed);
+    it.answers("RLOCK.INFO k", info(Some((7, "v"))));
+    assert_eq!(it.did().pop().unwrap(), "6 observes Some(7)");
+    it.abandons(6);
+    it.answers(
+        "UNSUBSCRIBE",
+        subscribed.replace("subscribe", "unsubscribe"),
+    );
+    it.answers("HELLO", usual(1, "HELLO"));
+    it.calls(Call::Observe { key });
+    it.answers("SUBSCRIBE", subscribed);
+    it.answers("RLOCK.INFO k", "-NOPERM no\r\n");
+    assert!(it.did().contains(&"7 not permitted: no".to_owned()));
+    assert!(!it.session.is_known(Id::of_number(7)));
+}
