@@ -329,3 +329,67 @@ fn a_hold_that_is_being_extended_is_attached_afterwards() {
         ]
     );
 }
+
+/// Every quarter of the shortest lease for which a call waits, or of the shortest grace, but no less often than it was set.
+#[test]
+fn heartbeats_follow_the_shortest_time_that_needs_them() {
+    let mut it = Played::connected();
+    it.endpoint.set_quiet(seconds(2));
+    it.asks("k");
+    it.asks_on("l", renewed(seconds(4)));
+    it.answers(1, "RLOCK.ACQUIRE", "+WAITING\r\n");
+    it.actions();
+    it.passes(500);
+    it.answers(1, "RLOCK.ACQUIRE", "+WAITING\r\n");
+    it.passes(499);
+    assert_eq!(it.actions(), [""; 0]);
+    it.passes(1);
+    it.answers(1, "PING", "+PONG\r\n");
+    it.abandons(3);
+    it.answers(1, "RLOCK.CANCEL", ":1\r\n");
+    it.answers(1, "RLOCK.RELEASE", "$-1\r\n");
+    it.actions();
+    let expected = [2_000, 4_000].map(|at| format!("{at} 1 PING"));
+    assert_eq!(timeline(&mut it, 5_000, 1, Some("+PONG\r\n")), expected);
+}
+
+#[test]
+fn a_bound_hold_needs_no_heartbeats_after_its_release() {
+    let mut it = Played::connected();
+    it.asks_on("k", Terms::new().bound(seconds(2)).unwrap());
+    it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+    // Its guard need not wait for this process to notice that the connection is silent.
+    let valid = [1_900, 2_000].map(|ms| it.proofs[0].is_live(it.now() + Duration::from_millis(ms)));
+    assert_eq!(valid, [true, false]);
+    it.releases();
+    it.answers(1, "RLOCK.RELEASE", ":0\r\n");
+    it.actions();
+    assert_eq!(timeline(&mut it, 5_000, 1, None), [""; 0]);
+}
+
+/// A guard that looks at the clock may be the first to see it.
+#[test]
+fn an_end_that_a_guard_has_seen_is_still_reported() {
+    let mut it = Played::connected();
+    it.asks_on("k", renewed(seconds(3)));
+    it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+    it.did();
+    assert!(!it.proofs[0].is_live(it.now() + seconds(3)));
+    it.ends(1);
+    it.passes(1);
+    assert_eq!(it.did(), ["over: its lease ended"]);
+}
+
+/// It is slow, not silent.
+#[test]
+fn a_connection_that_answered_since_a_renewal_is_kept() {
+    let mut it = Played::connected();
+    it.asks_on("k", renewed(seconds(3)));
+    it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+    it.asks("l");
+    it.passes(1_000);
+    it.answers(1, "RLOCK.ACQUIRE l", "+WAITING\r\n");
+    it.did();
+    it.passes(1_000);
+    assert_eq!(it.did(), ["at risk: k: 1.5s, 1.468s left"]);
+}
