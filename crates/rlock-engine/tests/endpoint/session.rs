@@ -9,6 +9,7 @@ use rlock_engine::engine::Id;
 use rlock_engine::engine::claims::{Claims, Owner};
 use rlock_engine::engine::instant::Instant;
 use rlock_engine::engine::terms::{Ask, Queueing, Terms, Value};
+use rlock_engine::error::Failure;
 use rlock_engine::session::{Action, Call, Lock, Outcome, Session};
 use rlock_engine::wire::resp::{Command, Decoder, Frame};
 
@@ -44,14 +45,38 @@ impl Client {
             calls: 0,
         };
         it.calls(Call::Connect);
-        let connection = it.connection.unwrap();
-        it.handle(Event::Opened { connection });
-        while let Some(asked) = it.unanswered.pop_front() {
-            it.receives(usual(1, &asked));
-        }
+        assert!(it.session.is_known(Id::of_number(1)));
+        it.greeted();
         assert_eq!(it.did().pop().unwrap(), "1 done");
         assert!(it.session.is_empty(), "connected");
         it
+    }
+
+    fn greeted(&mut self) {
+        let connection = self.connection.unwrap();
+        self.handle(Event::Opened { connection });
+        while let Some(asked) = self.unanswered.pop_front() {
+            self.receives(usual(1, &asked));
+        }
+    }
+
+    /// The connection ends, and the next one is open.
+    fn reconnects(&mut self) {
+        let (connection, failure) = (self.connection.unwrap(), Failure::Io("cut".to_owned()));
+        self.unanswered.clear();
+        self.handle(Event::Ended {
+            connection,
+            failure,
+        });
+        self.passes(20);
+        let connection = self.connection.unwrap();
+        self.handle(Event::Opened { connection });
+        while let Some(asked) = self.unanswered.front()
+            && !asked.starts_with("RLOCK")
+        {
+            let asked = self.unanswered.pop_front().unwrap();
+            self.receives(usual(1, &asked));
+        }
     }
 
     /// The server has said whether it is in a cluster.
@@ -385,15 +410,20 @@ fn calls_in_parts_that_nobody_waits_for_are_cleaned_up() {
     it.releases(2, None);
     it.abandons(3);
     it.did();
-    it.answers_all(":0\r\n");
-    assert_eq!(it.did(), [""; 0]);
+    it.answers_all("-NOPERM no\r\n");
+    // Nobody else learns of that.
+    it.calls(Call::Flush);
+    let told = ["4 a and 1 more were not released: not permitted: no"];
+    assert_eq!(it.did(), told);
     assert!(it.session.is_empty());
 
     it.asks_all();
-    it.abandons(4);
-    it.answers_all(":0\r\n");
+    it.abandons(5);
+    it.answers_all("-LOADING x\r\n");
+    it.passes(100);
     assert_eq!(it.did(), ["RLOCK.COUNTERS"]);
     assert!(it.session.is_empty());
+    it.calls = 4;
     it.locks(&["k"], Ask::Exclusive);
     it.abandons(5);
     it.answers_all(":0\r\n");
@@ -501,6 +531,7 @@ fn several_keys_are_exclusive_and_not_bound() {
     assert!(did[0].ends_with("it must be exclusive for several keys"));
     assert!(did[1].ends_with("it must be exclusive for several keys"));
     assert!(did[2].ends_with("it must be left out for several keys"));
+    assert!(bound.replicas(1).is_err());
     let checked = |keys: Vec<String>| {
         let keys = keys.iter().map(|key| key.as_bytes().into()).collect();
         Claims::checked(Owner::new("o").unwrap(), keys).is_ok()
@@ -563,6 +594,28 @@ fn permits_of_a_guard_are_divided_and_joined() {
     );
     it.releases_permits(2, 3);
     assert_eq!(it.did(), ["RLOCK.RELEASE k o ALL FENCE 7"]);
+
+    for (limit, is_valid) in [(0, false), (1_000_000, true), (1_000_001, false)] {
+        assert_eq!(Ask::of_permits(1, limit).is_ok(), is_valid, "{limit}");
+    }
+    assert!(Ask::of_permits(9, 8).is_err());
+    assert!(permits(1).merge(Ask::of_permits(1, 8).unwrap()).is_none());
+}
+
+/// Its owner may have entered a hold that it needs for something else, too.
+#[test]
+fn permits_are_divided_in_a_hold_of_any_mode() {
+    for ask in [Ask::Exclusive, Ask::Shared] {
+        let mut it = Client::holds(ask);
+        it.locks(&["k"], permits(3));
+        it.answers("RLOCK.ACQUIRE k", ":7\r\n");
+        it.releases_permits(3, 1);
+        it.did();
+        it.drops(3);
+        assert_eq!(it.did(), [""; 0]);
+        it.drops(2);
+        assert_eq!(it.did(), ["RLOCK.RELEASE k o ALL FENCE 7"]);
+    }
 }
 
 #[test]
@@ -705,6 +758,42 @@ fn a_guard_is_extended_and_its_fence_is_raised() {
     });
     it.answers("RLOCK.RENEW k o 30000 FENCE 70", ":70\r\n");
     assert_eq!(it.did().pop().unwrap(), "4 done");
+    // It has this fence, and nearly all of this lease.
+    it.calls(Call::Raise {
+        guard,
+        fence,
+        terms,
+    });
+    assert_eq!(it.did(), ["5 done"]);
+    it.passes(2_000);
+    it.calls(Call::Raise {
+        guard,
+        fence,
+        terms,
+    });
+    it.answers("RLOCK.RENEW k o 30000 FENCE 70", ":70\r\n");
+    it.drops(2);
+    assert_eq!(it.did().pop().unwrap(), "RLOCK.RELEASE k o ALL FENCE 70");
+
+    // It may have been raised although that was refused when it was repeated.
+    for (is_repeated, release) in [
+        (false, "RLOCK.RELEASE k o ALL FENCE 7"),
+        (true, "RLOCK.RELEASE k o ALL"),
+    ] {
+        let mut it = Client::holds(Ask::Exclusive);
+        it.calls(Call::Raise {
+            guard,
+            fence,
+            terms,
+        });
+        if is_repeated {
+            it.reconnects();
+        }
+        it.answers("RLOCK.RENEW k o 30000 FENCE 70", "-ERR no\r\n");
+        it.drops(2);
+        let did = it.did();
+        assert!(did.contains(&release.to_owned()), "{did:?}");
+    }
 }
 
 #[test]
@@ -714,9 +803,17 @@ fn leaders_are_asked_for_and_observed() {
     it.asks_all();
     it.answers("RLOCK.COUNTERS", ":3\r\n");
     assert_eq!(it.did().pop().unwrap(), "2 [(Node(0), Ok(Integer(3)))]");
+    it.calls = 1;
+    it.asks_all();
+    it.answers("RLOCK.COUNTERS", "-NOPERM no\r\n");
+    assert_eq!(
+        it.did().pop().unwrap(),
+        "2 [(Node(0), Err(not permitted: no))]"
+    );
     it.calls(Call::Flush);
     assert_eq!(it.did(), ["3 done"]);
     it.calls(Call::Leader { key: key.clone() });
+    assert!(!it.session.is_empty());
     it.answers("RLOCK.INFO k", info(Some((7, "v"))));
     assert_eq!(it.did().pop().unwrap(), "4 leader Some(7)");
     it.calls(Call::Leader { key: key.clone() });
