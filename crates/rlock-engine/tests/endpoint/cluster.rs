@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use rlock_engine::engine::node::Node;
 use rlock_engine::engine::terms::Terms;
 
 use crate::played::{self, Played, bulk, list, push};
@@ -569,4 +570,153 @@ fn the_slots_are_known_when_the_last_server_that_was_asked_has_ended() {
     let actions = it.actions();
     let asked = "2 RLOCK.INFO foo".to_owned();
     assert!(actions.contains(&asked), "{actions:?}");
+}
+
+/// There are 1024 of them.
+#[test]
+fn the_number_of_a_server_that_has_left_is_used_again() {
+    let named = |first: usize, last: usize| {
+        let hosts: Vec<_> = (first..=last).map(|host| format!("h{host}")).collect();
+        let (count, size) = (hosts.len(), 16384 / hosts.len());
+        let range = |(place, host): (usize, _)| {
+            let start = place * size;
+            let end = match place + 1 == count {
+                true => 16383,
+                false => start + size - 1,
+            };
+            (start.try_into().unwrap(), end.try_into().unwrap(), host)
+        };
+        let hosts = hosts.iter().map(|host| &**host);
+        slots(&hosts.enumerate().map(range).collect::<Vec<_>>())
+    };
+    let mut it = Played::new("redis+cluster://h0:7");
+    it.start();
+    it.greeted(1);
+    it.receives(1, named(0, 0) + &info("ok", 1));
+    it.greeted(2);
+    it.answers(2, "RLOCK.HELP", "*0\r\n");
+    for (last, epoch) in [(1023, 2), (1024, 3)] {
+        for _ in 0..70 {
+            it.passes(100);
+            let number = it.connections();
+            if it.did().iter().any(|line| line.starts_with("connect")) {
+                it.opens(number);
+            }
+            it.answers_each(number, |asked| match &**asked {
+                "CLUSTER SLOTS" => named(last - 1022, last),
+                "CLUSTER INFO" => info("ok", epoch),
+                asked => played::usual(number, asked),
+            });
+        }
+        // The first server has no slots now, so there is no other connection to it.
+        if last == 1023 {
+            it.ends(2);
+        }
+    }
+    let nodes = it.endpoint.nodes();
+    assert_eq!(nodes.len(), 1023);
+    let address = |number| it.endpoint.address(Node(number));
+    assert_eq!([0, 2, 1023].map(address), ["h1024:7", "h2:7", "h1023:7"]);
+}
+
+/// `n` answers for a key that `m` has by now, as it has said about another key.
+fn answered_late(terms: Terms, reply: &str) -> Played {
+    let mut it = connected();
+    it.asks("{a}x");
+    it.asks_on("{a}y", terms);
+    it.passes(100);
+    it.answers(3, "RLOCK.ACQUIRE {a}x", "-MOVED 15495 m:7\r\n");
+    it.answers(2, "RLOCK.RENEW a o2", ":9\r\n");
+    it.actions();
+    it.answers(3, "RLOCK.ACQUIRE {a}y", reply);
+    it
+}
+
+/// The former server sends no message about the place.
+#[test]
+fn a_place_at_the_former_server_of_a_key_is_not_waited_for() {
+    let mut it = answered_late(Terms::new(), "+WAITING\r\n");
+    let actions = it.actions();
+    let asked = |line: &String| line.starts_with("2 RLOCK.ACQUIRE {a}y o4");
+    assert!(actions.iter().any(asked), "{actions:?}");
+}
+
+/// It does not report a loss before it is asked to, and it ends what was bound to the connection of the former server.
+#[test]
+fn a_grant_by_the_former_server_of_a_key_is_checked_at_once() {
+    let bound = Terms::new().bound(Duration::from_secs(2)).unwrap();
+    let mut it = answered_late(bound, ":10\r\n");
+    let until = it.proofs.last().unwrap().valid_until().unwrap();
+    assert!(until < it.now() + Duration::from_secs(2));
+    it.passes(1);
+    let actions = it.actions();
+    let renewed = |line: &String| line.starts_with("2 RLOCK.RENEW {a}y o4");
+    assert!(actions.iter().any(renewed), "{actions:?}");
+}
+
+/// Only a place in its queue must be withdrawn there.
+#[test]
+fn a_place_at_the_former_server_of_a_key_is_withdrawn() {
+    for is_place in [true, false] {
+        let mut it = connected();
+        it.asks("{a}x");
+        match is_place {
+            true => it.asks_as("o", "{a}y", &[], Terms::new()),
+            false => it.tries("{a}y", Terms::new()),
+        }
+        it.ends(2);
+        it.answers(3, "RLOCK.ACQUIRE {a}x", "-MOVED 15495 m:7\r\n");
+        it.answers(3, "RLOCK.ACQUIRE {a}y", "$-1\r\n");
+        assert!(it.did().contains(&"call 4: refused".to_owned()));
+        it.passes(20);
+        it.greeted(4);
+        let actions = it.actions();
+        let withdrawn = actions.contains(&"4 RLOCK.CANCEL {a}y o".to_owned());
+        assert_eq!(withdrawn, is_place, "{actions:?}");
+    }
+}
+
+/// It has asked its new server meanwhile.
+#[test]
+fn a_late_refusal_by_the_former_server_of_a_hold_does_not_matter() {
+    let mut it = connected();
+    let mut renewed = false;
+    while !renewed {
+        it.passes(10);
+        let actions = it.actions();
+        renewed = actions.iter().any(|it| it.starts_with("3 RLOCK.RENEW"));
+        it.answers_each(2, |asked| match &**asked {
+            "CLUSTER SLOTS" => two(),
+            "CLUSTER INFO" => info("ok", 1),
+            asked => played::usual(2, asked),
+        });
+        if !renewed {
+            it.answers_each(3, |asked| match &**asked {
+                "CLUSTER SLOTS" => two(),
+                "CLUSTER INFO" => info("ok", 1),
+                asked => played::usual(3, asked),
+            });
+        }
+    }
+    it.asks("{b}x");
+    it.answers(2, "RLOCK.ACQUIRE", "-CLUSTERDOWN x\r\n");
+    it.answers(2, "CLUSTER SLOTS", slots(&[(0, 16383, "m")]));
+    it.answers(2, "CLUSTER INFO", info("ok", 2));
+    it.passes(1_000);
+    let actions = it.actions();
+    assert!(
+        actions
+            .iter()
+            .any(|it| it.starts_with("2 RLOCK.RENEW a o2")),
+        "{actions:?}"
+    );
+    it.answers_each(2, |_| ":9\r\n".to_owned());
+    it.actions();
+    it.answers(3, "RLOCK.RENEW", "-MOVED 15495 m:7\r\n");
+    it.passes(1_000);
+    let actions = it.actions();
+    assert!(
+        !actions.iter().any(|it| it.contains("RLOCK")),
+        "{actions:?}"
+    );
 }

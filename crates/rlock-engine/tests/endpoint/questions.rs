@@ -106,13 +106,17 @@ fn a_probe_asks_once() {
     it.queries("k");
     assert!(it.endpoint.failure().is_none());
     it.ends(1);
+    it.queries("k");
     it.passes(20);
     it.ends(2);
     let did = it.did();
-    assert!(
-        did.contains(&"call 2: cannot connect to the server: cut".to_owned()),
-        "{did:?}"
-    );
+    for end in [
+        "2: cannot connect to the server: cut",
+        "3: cannot connect to the server: h:1: cut",
+    ] {
+        let failed = format!("call {end}");
+        assert!(did.contains(&failed), "{did:?}");
+    }
     assert!(it.endpoint.failure().is_some());
 
     let mut it = Played::connected();
