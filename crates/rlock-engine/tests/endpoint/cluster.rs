@@ -720,3 +720,21 @@ fn a_late_refusal_by_the_former_server_of_a_hold_does_not_matter() {
         "{actions:?}"
     );
 }
+
+/// Its validity counts from the heartbeats of its new server. The former one gets none.
+#[test]
+fn a_bound_hold_that_has_moved_stays_valid() {
+    let mut it = connected();
+    it.asks_on("{a}b", Terms::new().bound(Duration::from_secs(2)).unwrap());
+    it.answers(3, "RLOCK.ACQUIRE", ":10\r\n");
+    it.queries("a");
+    it.answers(3, "RLOCK.INFO", "-MOVED 15495 m:7\r\n");
+    for _ in 0..30 {
+        it.answers_each(2, |asked| match asked.contains("{a}b") {
+            true => ":10\r\n".to_owned(),
+            false => ":9\r\n".to_owned(),
+        });
+        it.passes(100);
+    }
+    assert!(it.proofs[1].is_live(it.now()));
+}

@@ -47,20 +47,22 @@ impl Client {
         it.calls(Call::Connect);
         assert!(it.session.is_known(Id::of_number(1)));
         it.greeted();
-        assert_eq!(it.did().pop().unwrap(), "1 done");
+        assert_eq!(it.last(), "1 done");
         assert!(it.session.is_empty(), "connected");
         it
     }
 
+    /// The connection opens, and is greeted.
     fn greeted(&mut self) {
         let connection = self.connection.unwrap();
         self.handle(Event::Opened { connection });
-        while let Some(asked) = self.unanswered.pop_front() {
+        let is_for_a_lock = |asked: &String| asked.starts_with("RLOCK.RENEW");
+        while !self.unanswered.front().is_none_or(is_for_a_lock) {
+            let asked = self.unanswered.pop_front().unwrap();
             self.receives(usual(1, &asked));
         }
     }
 
-    /// The connection ends, and the next one is open.
     fn reconnects(&mut self) {
         let (connection, failure) = (self.connection.unwrap(), Failure::Io("cut".to_owned()));
         self.unanswered.clear();
@@ -69,14 +71,7 @@ impl Client {
             failure,
         });
         self.passes(20);
-        let connection = self.connection.unwrap();
-        self.handle(Event::Opened { connection });
-        while let Some(asked) = self.unanswered.front()
-            && !asked.starts_with("RLOCK")
-        {
-            let asked = self.unanswered.pop_front().unwrap();
-            self.receives(usual(1, &asked));
-        }
+        self.greeted();
     }
 
     /// The server has said whether it is in a cluster.
@@ -93,7 +88,7 @@ impl Client {
         let mut it = Self::connected_to("cluster");
         it.answers("RLOCK.ACQUIRE a o 30000", ":7\r\n");
         it.answers("RLOCK.ACQUIRE b o 30000", ":8\r\n");
-        assert_eq!(it.did().pop().unwrap(), "2 granted 7 8");
+        assert_eq!(it.last(), "2 granted 7 8");
         it
     }
 
@@ -102,7 +97,7 @@ impl Client {
         let mut it = Self::connected();
         it.locks(&["k"], ask);
         it.answers("RLOCK.ACQUIRE k o", ":7\r\n");
-        assert_eq!(it.did().pop().unwrap(), "2 granted 7");
+        assert_eq!(it.last(), "2 granted 7");
         it
     }
 
@@ -138,40 +133,6 @@ impl Client {
             terms,
             queueing,
         }));
-    }
-
-    fn releases(&mut self, guard: u64, least: Option<Duration>) {
-        let guard = Id::of_number(guard);
-        self.calls(Call::Release { guard, least });
-    }
-
-    fn releases_permits(&mut self, guard: u64, permits: u32) {
-        let guard = Id::of_number(guard);
-        self.calls(Call::ReleasePermits { guard, permits });
-    }
-
-    fn downgrades(&mut self, guard: u64) {
-        let guard = Id::of_number(guard);
-        self.calls(Call::Downgrade { guard });
-    }
-
-    fn upgrades(&mut self, guard: u64) {
-        let guard = Id::of_number(guard);
-        self.calls(Call::Upgrade {
-            guard,
-            queueing: MINUTE,
-        });
-    }
-
-    fn extends(&mut self, guard: u64, lease: Duration) {
-        let guard = Id::of_number(guard);
-        self.calls(Call::Extend { guard, lease });
-    }
-
-    fn proclaims(&mut self, guard: u64) {
-        let value = Value::new(b"v").unwrap();
-        let guard = Id::of_number(guard);
-        self.calls(Call::Proclaim { guard, value });
     }
 
     fn asks_all(&mut self) {
@@ -235,6 +196,10 @@ impl Client {
         std::mem::take(&mut self.lines)
     }
 
+    fn last(&mut self) -> String {
+        self.did().pop().unwrap()
+    }
+
     fn listen(&mut self) {
         while let Some(action) = self.session.poll_action() {
             let line = match action {
@@ -293,6 +258,41 @@ fn outcome_text(call: Id, outcome: Outcome) -> String {
     }
 }
 
+const TWO: Id = Id::of_number(2);
+const THREE: Id = Id::of_number(3);
+
+fn release(least: Option<Duration>) -> Call {
+    Call::Release { guard: TWO, least }
+}
+
+fn release_permits(guard: u64, permits: u32) -> Call {
+    let guard = Id::of_number(guard);
+    Call::ReleasePermits { guard, permits }
+}
+
+fn upgrade() -> Call {
+    let (guard, queueing) = (TWO, MINUTE);
+    Call::Upgrade { guard, queueing }
+}
+
+fn extend(lease: Duration) -> Call {
+    Call::Extend { guard: TWO, lease }
+}
+
+fn raise() -> Call {
+    let (guard, fence, terms) = (TWO, 70, Terms::new());
+    Call::Raise {
+        guard,
+        fence,
+        terms,
+    }
+}
+
+fn proclaim() -> Call {
+    let value = Value::new(b"v").unwrap();
+    Call::Proclaim { guard: TWO, value }
+}
+
 fn permits(permits: u32) -> Ask {
     Ask::Permits { limit: 9, permits }
 }
@@ -301,6 +301,10 @@ fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
+const BOTH: [&str; 2] = [
+    "RLOCK.RELEASE a o ALL FENCE 7",
+    "RLOCK.RELEASE b o ALL FENCE 8",
+];
 const RELEASED: &str = "the lock was lost: it was released";
 const ENDED: &str = "the server ended it";
 const CLOSED: &str = "the client has been closed, or its runtime shut down";
@@ -311,30 +315,24 @@ fn one_request_takes_several_keys_unless_the_server_is_in_a_cluster() {
     assert!(it.did()[0].starts_with("RLOCK.MACQUIRE o 30000 2 a b WAIT"));
     it.answers("RLOCK.MACQUIRE", ":7\r\n");
     assert_eq!(it.did(), ["2 granted 7"]);
-    it.releases(2, None);
+    it.calls(release(None));
     it.answers("RLOCK.MRELEASE o 2 a b", ":2\r\n");
-    assert_eq!(it.did().pop().unwrap(), "3 done");
+    assert_eq!(it.last(), "3 done");
     // It is known now.
     it.locks(&["a", "b"], Ask::Exclusive);
     it.answers("RLOCK.MACQUIRE", "-DEADLOCK x\r\n");
-    assert!(it.did().pop().unwrap().starts_with("4 "));
+    assert!(it.last().starts_with("4 "));
     assert!(it.session.is_empty());
 
     let mut it = Client::holds_two();
-    assert!(it.session.is_known(Id::of_number(2)));
-    let left = it.session.remaining(Id::of_number(2), it.now);
+    assert!(it.session.is_known(TWO));
+    let left = it.session.remaining(TWO, it.now);
     assert!(left > seconds(29));
-    it.releases(2, None);
-    assert!(!it.session.is_known(Id::of_number(2)));
-    assert_eq!(
-        it.did(),
-        [
-            "RLOCK.RELEASE a o ALL FENCE 7",
-            "RLOCK.RELEASE b o ALL FENCE 8"
-        ]
-    );
+    it.calls(release(None));
+    assert!(!it.session.is_known(TWO));
+    assert_eq!(it.did(), BOTH);
     it.answers("RLOCK.RELEASE a", "-NOPERM no\r\n");
-    assert!(it.session.is_known(Id::of_number(3)));
+    assert!(it.session.is_known(THREE));
     it.answers("RLOCK.RELEASE b", ":0\r\n");
     assert_eq!(it.did(), ["3 not permitted: no"]);
     assert!(it.session.is_empty());
@@ -342,7 +340,7 @@ fn one_request_takes_several_keys_unless_the_server_is_in_a_cluster() {
     // These two are in one slot.
     it.locks(&["{x}1", "{x}2"], Ask::Exclusive);
     it.answers("RLOCK.MACQUIRE o 30000 2 {x}1 {x}2", ":9\r\n");
-    assert_eq!(it.did().pop().unwrap(), "4 granted 9");
+    assert_eq!(it.last(), "4 granted 9");
 }
 
 #[test]
@@ -350,10 +348,10 @@ fn what_needs_an_answer_before_it_asks_may_fail_with_it() {
     let mut it = Client::connected();
     it.locks(&["a", "b"], Ask::Exclusive);
     it.answers("HELLO", "-NOPERM no\r\n");
-    assert_eq!(it.did().pop().unwrap(), "2 not permitted: no");
+    assert_eq!(it.last(), "2 not permitted: no");
     it.locks(&["a", "b"], Ask::Exclusive);
     it.answers("HELLO", ":1\r\n");
-    assert!(it.did().pop().unwrap().starts_with("3 unexpected reply"));
+    assert!(it.last().starts_with("3 unexpected reply"));
     it.locks(&["a", "b"], Ask::Exclusive);
     it.abandons(4);
     it.answers("HELLO", format!("{HELLO}cluster\r\n"));
@@ -364,14 +362,14 @@ fn what_needs_an_answer_before_it_asks_may_fail_with_it() {
 #[test]
 fn a_guard_of_several_keys_is_changed_as_a_whole() {
     let mut it = Client::holds_two();
-    it.extends(2, seconds(60));
+    it.calls(extend(seconds(60)));
     it.answers("RLOCK.RENEW a o 60000", ":7\r\n");
     it.did();
     it.answers("RLOCK.RENEW b o 60000", ":8\r\n");
     assert_eq!(it.did(), ["3 done"]);
-    it.downgrades(2);
-    it.upgrades(2);
-    it.proclaims(2);
+    it.calls(Call::Downgrade { guard: TWO });
+    it.calls(upgrade());
+    it.calls(proclaim());
     let did = it.did();
     assert!(did[0].ends_with("it must be exclusive for several keys"));
     assert!(did[1].ends_with("it must be exclusive for several keys"));
@@ -384,11 +382,7 @@ fn a_guard_of_several_keys_is_changed_as_a_whole() {
     let mut it = Client::holds_two();
     it.drops(2);
     it.drops(2);
-    let both = [
-        "RLOCK.RELEASE a o ALL FENCE 7",
-        "RLOCK.RELEASE b o ALL FENCE 8",
-    ];
-    assert_eq!(it.did(), both);
+    assert_eq!(it.did(), BOTH);
     assert!(!it.session.is_clean());
     it.answers_all(":0\r\n");
     assert!(it.session.is_empty() && it.session.is_clean());
@@ -407,7 +401,7 @@ fn calls_in_parts_that_nobody_waits_for_are_cleaned_up() {
     assert!(it.session.is_empty());
 
     let mut it = Client::holds_two();
-    it.releases(2, None);
+    it.calls(release(None));
     it.abandons(3);
     it.did();
     it.answers_all("-NOPERM no\r\n");
@@ -455,7 +449,7 @@ fn keys_that_were_lost_before_the_last_was_granted_are_taken_again_after_a_pause
     it.passes(6);
     it.answers("RLOCK.ACQUIRE a", ":9\r\n");
     it.answers("RLOCK.ACQUIRE b", ":10\r\n");
-    assert_eq!(it.did().pop().unwrap(), "3 granted 9 10");
+    assert_eq!(it.last(), "3 granted 9 10");
 
     let mut it = loses_the_first(Queueing::Try);
     assert_eq!(it.did(), ["3 refused".to_owned(), back.to_owned()]);
@@ -489,7 +483,7 @@ fn keys_that_were_lost_before_the_last_was_granted_are_taken_again_after_a_pause
 fn a_call_for_several_keys_is_refused_when_its_time_is_over() {
     let second = Queueing::AtMost(seconds(1));
     let mut it = Client::holds_two();
-    it.releases(2, None);
+    it.calls(release(None));
     it.answers_all(":0\r\n");
     it.locks_on(&["a", "b"], Ask::Exclusive, Terms::new(), second);
     it.passes(999);
@@ -573,14 +567,14 @@ fn permits_of_a_guard_are_divided_and_joined() {
     assert!(!it.session.is_known(id(9)));
     it.drops(11);
     it.did();
-    it.releases_permits(2, 2);
+    it.calls(release_permits(2, 2));
     assert_eq!(it.did(), ["RLOCK.RELEASE k o PERMITS 2 FENCE 7"]);
     it.answers("RLOCK.RELEASE", ":1\r\n");
     assert_eq!(it.did(), ["12 done"]);
-    it.releases_permits(2, 4);
-    it.releases_permits(2, 0);
-    it.releases_permits(8, 1);
-    it.downgrades(2);
+    it.calls(release_permits(2, 4));
+    it.calls(release_permits(2, 0));
+    it.calls(release_permits(8, 1));
+    it.calls(Call::Downgrade { guard: TWO });
     let limit = "it must be from 1 to the 3 that it has";
     assert_eq!(
         it.did(),
@@ -592,7 +586,7 @@ fn permits_of_a_guard_are_divided_and_joined() {
                 .to_owned(),
         ]
     );
-    it.releases_permits(2, 3);
+    it.calls(release_permits(2, 3));
     assert_eq!(it.did(), ["RLOCK.RELEASE k o ALL FENCE 7"]);
 
     for (limit, is_valid) in [(0, false), (1_000_000, true), (1_000_001, false)] {
@@ -609,7 +603,7 @@ fn permits_are_divided_in_a_hold_of_any_mode() {
         let mut it = Client::holds(ask);
         it.locks(&["k"], permits(3));
         it.answers("RLOCK.ACQUIRE k", ":7\r\n");
-        it.releases_permits(3, 1);
+        it.calls(release_permits(3, 1));
         it.did();
         it.drops(3);
         assert_eq!(it.did(), [""; 0]);
@@ -621,17 +615,17 @@ fn permits_are_divided_in_a_hold_of_any_mode() {
 #[test]
 fn a_released_lock_can_stay_taken_for_a_while() {
     let mut it = Client::holds(Ask::Exclusive);
-    it.releases(2, Some(seconds(20)));
+    it.calls(release(Some(seconds(20))));
     assert_eq!(it.did(), ["RLOCK.RENEW k o 20001"]);
     // This is too long: it becomes free with its lease.
     let mut it = Client::holds(Ask::Exclusive);
     it.passes(1);
-    it.releases(2, Some(seconds(31 * 24 * 3600)));
+    it.calls(release(Some(seconds(31 * 24 * 3600))));
     let did = it.did();
     assert!(did[0].starts_with("3 least is "), "{did:?}");
     assert!(did[1].starts_with("RLOCK.RENEW k o 296"), "{did:?}");
     let mut it = Client::holds(Ask::Exclusive);
-    it.does(|it, now| it.keep_until(now, Id::of_number(2), now + seconds(5)));
+    it.does(|it, now| it.keep_until(now, TWO, now + seconds(5)));
     it.drops(2);
     assert_eq!(it.did(), ["RLOCK.RENEW k o 5001"]);
 }
@@ -651,10 +645,7 @@ fn every_guard_of_a_hold_ends_with_it() {
         it.did(),
         ["over 2: ", "over 4: "].map(|it| it.to_owned() + ENDED)
     );
-    assert_eq!(
-        it.session.remaining(Id::of_number(2), it.now),
-        Duration::ZERO
-    );
+    assert_eq!(it.session.remaining(TWO, it.now), Duration::ZERO);
     it.drops(4);
     it.drops(2);
     assert!(it.session.is_empty());
@@ -673,30 +664,30 @@ fn every_guard_of_a_hold_ends_with_it() {
 #[test]
 fn a_guard_that_its_caller_never_received_leaves_nothing() {
     let mut it = Client::holds(Ask::Exclusive);
-    it.does(|it, now| it.untaken(now, Id::of_number(2)));
+    it.does(|it, now| it.untaken(now, TWO));
     assert_eq!(it.did(), ["RLOCK.RELEASE k o ALL FENCE 7"]);
 }
 
 #[test]
 fn a_guard_changes_between_shared_and_exclusive() {
     let mut it = Client::holds(Ask::Shared);
-    it.downgrades(2);
+    it.calls(Call::Downgrade { guard: TWO });
     assert_eq!(it.did(), ["3 done"]);
-    it.proclaims(2);
+    it.calls(proclaim());
     assert!(it.did()[0].ends_with("it must be exclusive, to publish a value"));
-    it.upgrades(2);
+    it.calls(upgrade());
     it.did();
     it.answers("RLOCK.ACQUIRE k o", ":9\r\n");
     assert_eq!(it.did(), ["5 granted 9 to 2"]);
-    it.proclaims(2);
+    it.calls(proclaim());
     it.answers("RLOCK.RENEW k o 30000 VALUE v", ":9\r\n");
-    assert_eq!(it.did().pop().unwrap(), "6 done");
-    it.downgrades(2);
+    assert_eq!(it.last(), "6 done");
+    it.calls(Call::Downgrade { guard: TWO });
     it.answers("RLOCK.DOWNGRADE k o", ":9\r\n");
-    assert_eq!(it.did().pop().unwrap(), "7 done");
+    assert_eq!(it.last(), "7 done");
     it.loses(9, "k");
-    it.downgrades(2);
-    it.upgrades(2);
+    it.calls(Call::Downgrade { guard: TWO });
+    it.calls(upgrade());
     let lost = format!("the lock was lost: {ENDED}");
     let did = it.did();
     let expected = [
@@ -705,12 +696,12 @@ fn a_guard_changes_between_shared_and_exclusive() {
         format!("9 {lost}"),
     ];
     assert_eq!(did, expected);
-    it.releases(2, None);
+    it.calls(release(None));
     it.did();
-    it.downgrades(2);
-    it.upgrades(2);
-    it.extends(2, seconds(9));
-    it.releases(2, None);
+    it.calls(Call::Downgrade { guard: TWO });
+    it.calls(upgrade());
+    it.calls(extend(seconds(9)));
+    it.calls(release(None));
     let expected = [11, 12, 13, 14].map(|call| format!("{call} {RELEASED}"));
     assert_eq!(it.did(), expected);
 }
@@ -721,7 +712,7 @@ fn an_upgrade_of_a_guard_that_was_released_meanwhile_is_undone() {
     let mut it = Client::holds(Ask::Shared);
     it.locks(&["k"], Ask::Shared);
     it.answers("RLOCK.ACQUIRE", ":7\r\n");
-    it.upgrades(2);
+    it.calls(upgrade());
     it.drops(2);
     it.did();
     it.answers("RLOCK.ACQUIRE", ":9\r\n");
@@ -734,7 +725,7 @@ fn an_upgrade_of_a_guard_that_was_released_meanwhile_is_undone() {
     assert_eq!(it.did(), ["RLOCK.RELEASE k o ALL FENCE 9"]);
 
     let mut it = Client::holds(Ask::Shared);
-    it.upgrades(2);
+    it.calls(upgrade());
     it.abandons(3);
     it.answers("RLOCK.ACQUIRE", "+WAITING\r\n");
     it.answers("RLOCK.CANCEL", ":1\r\n");
@@ -747,33 +738,19 @@ fn an_upgrade_of_a_guard_that_was_released_meanwhile_is_undone() {
 #[test]
 fn a_guard_is_extended_and_its_fence_is_raised() {
     let mut it = Client::holds(Ask::Exclusive);
-    it.extends(2, Duration::ZERO);
+    it.calls(extend(Duration::ZERO));
     assert!(it.did()[0].starts_with("3 lease is 0ns"));
-    let (guard, terms) = (Id::of_number(2), Terms::new());
-    let fence = 70;
-    it.calls(Call::Raise {
-        guard,
-        fence,
-        terms,
-    });
+    it.calls(raise());
     it.answers("RLOCK.RENEW k o 30000 FENCE 70", ":70\r\n");
-    assert_eq!(it.did().pop().unwrap(), "4 done");
+    assert_eq!(it.last(), "4 done");
     // It has this fence, and nearly all of this lease.
-    it.calls(Call::Raise {
-        guard,
-        fence,
-        terms,
-    });
+    it.calls(raise());
     assert_eq!(it.did(), ["5 done"]);
     it.passes(2_000);
-    it.calls(Call::Raise {
-        guard,
-        fence,
-        terms,
-    });
+    it.calls(raise());
     it.answers("RLOCK.RENEW k o 30000 FENCE 70", ":70\r\n");
     it.drops(2);
-    assert_eq!(it.did().pop().unwrap(), "RLOCK.RELEASE k o ALL FENCE 70");
+    assert_eq!(it.last(), "RLOCK.RELEASE k o ALL FENCE 70");
 
     // It may have been raised although that was refused when it was repeated.
     for (is_repeated, release) in [
@@ -781,11 +758,7 @@ fn a_guard_is_extended_and_its_fence_is_raised() {
         (true, "RLOCK.RELEASE k o ALL"),
     ] {
         let mut it = Client::holds(Ask::Exclusive);
-        it.calls(Call::Raise {
-            guard,
-            fence,
-            terms,
-        });
+        it.calls(raise());
         if is_repeated {
             it.reconnects();
         }
@@ -802,28 +775,25 @@ fn leaders_are_asked_for_and_observed() {
     let mut it = Client::connected();
     it.asks_all();
     it.answers("RLOCK.COUNTERS", ":3\r\n");
-    assert_eq!(it.did().pop().unwrap(), "2 [(Node(0), Ok(Integer(3)))]");
+    assert_eq!(it.last(), "2 [(Node(0), Ok(Integer(3)))]");
     it.calls = 1;
     it.asks_all();
     it.answers("RLOCK.COUNTERS", "-NOPERM no\r\n");
-    assert_eq!(
-        it.did().pop().unwrap(),
-        "2 [(Node(0), Err(not permitted: no))]"
-    );
+    assert_eq!(it.last(), "2 [(Node(0), Err(not permitted: no))]");
     it.calls(Call::Flush);
     assert_eq!(it.did(), ["3 done"]);
     it.calls(Call::Leader { key: key.clone() });
     assert!(!it.session.is_empty());
     it.answers("RLOCK.INFO k", info(Some((7, "v"))));
-    assert_eq!(it.did().pop().unwrap(), "4 leader Some(7)");
+    assert_eq!(it.last(), "4 leader Some(7)");
     it.calls(Call::Leader { key: key.clone() });
     it.answers("RLOCK.INFO k", ":1\r\n");
-    assert!(it.did().pop().unwrap().starts_with("5 unexpected reply"));
+    assert!(it.last().starts_with("5 unexpected reply"));
     it.calls(Call::Observe { key: key.clone() });
     let subscribed = ">3\r\n+subscribe\r\n+rlock:value:{k}\r\n:1\r\n";
     it.answers("SUBSCRIBE", subscribed);
     it.answers("RLOCK.INFO k", info(Some((7, "v"))));
-    assert_eq!(it.did().pop().unwrap(), "6 observes Some(7)");
+    assert_eq!(it.last(), "6 observes Some(7)");
     it.abandons(6);
     it.answers(
         "UNSUBSCRIBE",
