@@ -158,10 +158,12 @@ fn a_confirmation_after_a_reconnect_leaves_no_doubt_about_a_place() {
     it.passes(20);
     it.greeted(3);
     it.passes(1);
-    it.answers(3, "RLOCK.ACQUIRE l", "+WAITING\r\n");
+    it.answers(3, "RLOCK.ACQUIRE l", "-TRYAGAIN x\r\n");
     it.answers(3, "RLOCK.RENEW k", ":9\r\n");
     it.greeted(4);
     it.receives(4, ":9\r\n:9\r\n:2\r\n");
+    it.passes(100);
+    it.answers(3, "RLOCK.ACQUIRE l", "+WAITING\r\n");
     it.actions();
     it.passes(4_000);
     let actions = it.actions();

@@ -419,6 +419,7 @@ fn calls_in_parts_that_nobody_waits_for_are_cleaned_up() {
     assert!(it.session.is_empty());
     it.calls = 4;
     it.locks(&["k"], Ask::Exclusive);
+    assert!(it.session.is_known(Id::of_number(5)));
     it.abandons(5);
     it.answers_all(":0\r\n");
     assert!(it.session.is_empty());
@@ -471,7 +472,9 @@ fn keys_that_were_lost_before_the_last_was_granted_are_taken_again_after_a_pause
     let mut it = loses_the_first(MINUTE);
     it.did();
     it.calls(Call::Flush);
+    assert!(!it.session.endpoint().is_closed());
     it.handle(Event::Closed);
+    assert!(it.session.endpoint().is_closed());
     assert_eq!(
         it.did()[..2],
         [format!("4 {CLOSED}"), format!("3 {CLOSED}")]

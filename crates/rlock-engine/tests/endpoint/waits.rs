@@ -208,13 +208,16 @@ fn a_wait_that_is_over_is_refused_even_if_nothing_else_is_known() {
 #[test]
 fn nothing_begins_after_the_close_of_the_client() {
     let mut it = Played::connected();
-    it.leaves_all();
     it.asks("k");
+    it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+    it.leaves_all();
+    it.actions();
+    it.asks("l");
     it.start();
     let closed = "the client has been closed, or its runtime shut down";
     assert_eq!(
         it.actions(),
-        [2, 3].map(|call| format!("call {call}: {closed}"))
+        [3, 4].map(|call| format!("call {call}: {closed}"))
     );
 }
 

@@ -258,6 +258,7 @@ fn a_renewal_without_an_answer_does_not_hold_up_the_others_for_long() {
         it.actions(),
         ["2 RLOCK.RENEW a o2 30000 NOTIFY rlock:client:c"]
     );
+    assert_eq!(it.endpoint.engine().metrics().late_renewals, 2);
 }
 
 /// A new connection asks for loss reports with its first renewal, which may be refused for that reason.
@@ -392,4 +393,19 @@ fn a_connection_that_answered_since_a_renewal_is_kept() {
     it.did();
     it.passes(1_000);
     assert_eq!(it.did(), ["at risk: k: 1.5s, 1.468s left"]);
+}
+
+/// Such a renewal would bind it to its connection, so it stays at its server until it can be attached.
+#[test]
+fn a_bound_hold_whose_slot_is_moving_is_renewed_with_notices_only() {
+    let mut it = crate::cluster::connected();
+    it.asks_on("{a}b", renewed(seconds(30)).bound(seconds(60)).unwrap());
+    it.answers(3, "RLOCK.ACQUIRE", ":10\r\n");
+    it.reconnects();
+    it.passes(20);
+    let attach = "RLOCK.RENEW {a}b o3 30000 SNOTIFY";
+    it.answers(4, attach, "-ASK 15495 m:7\r\n");
+    it.answers(4, "RLOCK.RENEW a o2", ":9\r\n");
+    it.passes(20);
+    it.answers(4, attach, ":10\r\n");
 }
