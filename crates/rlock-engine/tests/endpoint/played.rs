@@ -91,6 +91,11 @@ impl Played {
         std::mem::take(&mut self.news)
     }
 
+    /// Whether such a command was sent since the last call.
+    pub(crate) fn has_sent(&mut self, command: &str) -> bool {
+        self.actions().iter().any(|line| line.contains(command))
+    }
+
     /// The actions since the last call, without the commands that were sent.
     pub(crate) fn did(&mut self) -> Vec<String> {
         let actions = self.actions().into_iter();

@@ -344,22 +344,6 @@ fn one_request_takes_several_keys_unless_the_server_is_in_a_cluster() {
 }
 
 #[test]
-fn what_needs_an_answer_before_it_asks_may_fail_with_it() {
-    let mut it = Client::connected();
-    it.locks(&["a", "b"], Ask::Exclusive);
-    it.answers("HELLO", "-NOPERM no\r\n");
-    assert_eq!(it.last(), "2 not permitted: no");
-    it.locks(&["a", "b"], Ask::Exclusive);
-    it.answers("HELLO", ":1\r\n");
-    assert!(it.last().starts_with("3 unexpected reply"));
-    it.locks(&["a", "b"], Ask::Exclusive);
-    it.abandons(4);
-    it.answers("HELLO", format!("{HELLO}cluster\r\n"));
-    assert_eq!(it.did(), ["HELLO"]);
-    assert!(it.session.is_empty());
-}
-
-#[test]
 fn a_guard_of_several_keys_is_changed_as_a_whole() {
     let mut it = Client::holds_two();
     it.calls(extend(seconds(60)));
@@ -374,7 +358,7 @@ fn a_guard_of_several_keys_is_changed_as_a_whole() {
     assert!(did[0].ends_with("it must be exclusive for several keys"));
     assert!(did[1].ends_with("it must be exclusive for several keys"));
     assert!(did[2].ends_with("it must be 1 key, to publish a value"));
-    // It ends once, and both keys are given back.
+    // It ends once.
     it.loses(7, "a");
     it.loses(8, "b");
     assert_eq!(it.did(), [format!("over 2: {ENDED}")]);
@@ -425,96 +409,75 @@ fn calls_in_parts_that_nobody_waits_for_are_cleaned_up() {
     assert!(it.session.is_empty());
 }
 
-/// The first key is lost before the second is granted.
-fn loses_the_first(queueing: Queueing) -> Client {
-    let mut it = Client::connected_to("cluster");
-    it.abandons(2);
+/// Call 3 has asked for `a` and wants `b`, too.
+fn asks_for_two(queueing: Queueing) -> Client {
+    let mut it = Client::holds_two();
+    it.drops(2);
     it.answers_all(":0\r\n");
     it.locks_on(&["a", "b"], Ask::Exclusive, Terms::new(), queueing);
-    it.answers("RLOCK.ACQUIRE a", ":7\r\n");
-    it.loses(7, "a");
-    it.did();
-    it.answers("RLOCK.ACQUIRE b", ":8\r\n");
     it
 }
 
+/// The first key is lost before the second is granted.
+fn loses_the_first(queueing: Queueing, ms: u64) -> Client {
+    let mut it = asks_for_two(queueing);
+    it.answers("RLOCK.ACQUIRE a", ":9\r\n");
+    it.loses(9, "a");
+    it.passes(ms);
+    it.did();
+    it.answers("RLOCK.ACQUIRE b", ":10\r\n");
+    it
+}
+
+const BACK: &str = "RLOCK.RELEASE b o ALL FENCE 10";
+
 #[test]
 fn keys_that_were_lost_before_the_last_was_granted_are_taken_again_after_a_pause() {
-    let back = "RLOCK.RELEASE b o ALL FENCE 8";
-    let mut it = loses_the_first(MINUTE);
-    assert_eq!(it.did(), [back]);
+    let mut it = loses_the_first(MINUTE, 0);
+    assert_eq!(it.did(), [BACK]);
     it.answers_all(":0\r\n");
     assert!(!it.session.is_empty());
     it.passes(4);
     assert_eq!(it.did(), [""; 0]);
     it.passes(6);
-    it.answers("RLOCK.ACQUIRE a", ":9\r\n");
-    it.answers("RLOCK.ACQUIRE b", ":10\r\n");
-    assert_eq!(it.last(), "3 granted 9 10");
-
-    let mut it = loses_the_first(Queueing::Try);
-    assert_eq!(it.did(), ["3 refused".to_owned(), back.to_owned()]);
+    it.answers("RLOCK.ACQUIRE a", ":11\r\n");
+    it.answers("RLOCK.ACQUIRE b", ":12\r\n");
+    assert_eq!(it.last(), "3 granted 11 12");
 
     // Nobody waits during the pause.
-    let mut it = loses_the_first(MINUTE);
+    let mut it = loses_the_first(MINUTE, 0);
     it.abandons(3);
     it.answers_all(":0\r\n");
     assert!(it.session.is_empty());
-    it.did();
     it.passes(100);
-    assert_eq!(it.did(), [""; 0]);
-
-    let mut it = loses_the_first(MINUTE);
-    it.did();
+    assert_eq!(it.did(), [BACK]);
+    let mut it = loses_the_first(MINUTE, 0);
     it.does(Session::leave_all);
-    assert_eq!(it.did(), [format!("3 {CLOSED}")]);
-
-    let mut it = loses_the_first(MINUTE);
-    it.did();
+    assert_eq!(it.last(), format!("3 {CLOSED}"));
+    let mut it = loses_the_first(MINUTE, 0);
     it.calls(Call::Flush);
     assert!(!it.session.endpoint().is_closed());
     it.handle(Event::Closed);
     assert!(it.session.endpoint().is_closed());
-    assert_eq!(
-        it.did()[..2],
-        [format!("4 {CLOSED}"), format!("3 {CLOSED}")]
-    );
+    let ended = [4, 3].map(|call| format!("{call} {CLOSED}"));
+    assert_eq!(it.did()[1..3], ended);
 }
 
-/// No time is left for the second key, or for another attempt.
 #[test]
 fn a_call_for_several_keys_is_refused_when_its_time_is_over() {
     let second = Queueing::AtMost(seconds(1));
-    let mut it = Client::holds_two();
-    it.calls(release(None));
-    it.answers_all(":0\r\n");
-    it.locks_on(&["a", "b"], Ask::Exclusive, Terms::new(), second);
-    it.passes(999);
-    it.did();
-    it.answers("RLOCK.ACQUIRE a", ":9\r\n");
-    assert_eq!(
-        it.did(),
-        ["RLOCK.ACQUIRE b o 30000 WAIT 1 KEEP 1 NOTIFY rlock:client:c"]
-    );
-    it.answers("RLOCK.ACQUIRE b", ":10\r\n");
-    it.drops(4);
-    it.answers_all(":0\r\n");
-    it.locks_on(&["a", "b"], Ask::Exclusive, Terms::new(), second);
-    it.passes(1000);
-    it.did();
-    it.answers("RLOCK.ACQUIRE a", ":11\r\n");
-    assert_eq!(it.did(), ["5 refused", "RLOCK.RELEASE a o ALL FENCE 11"]);
-
-    let mut it = Client::holds_two();
-    it.drops(2);
-    it.answers_all(":0\r\n");
-    it.locks_on(&["a", "b"], Ask::Exclusive, Terms::new(), second);
-    it.answers("RLOCK.ACQUIRE a", ":9\r\n");
-    it.loses(9, "a");
-    it.passes(1000);
-    it.did();
-    it.answers("RLOCK.ACQUIRE b", ":10\r\n");
-    assert_eq!(it.did(), ["3 refused", "RLOCK.RELEASE b o ALL FENCE 10"]);
+    let last = "RLOCK.ACQUIRE b o 30000 WAIT 1 KEEP 1 NOTIFY rlock:client:c";
+    for (ms, next) in [(999, last), (1000, "3 refused")] {
+        let mut it = asks_for_two(second);
+        it.passes(ms);
+        it.did();
+        it.answers("RLOCK.ACQUIRE a", ":9\r\n");
+        assert_eq!(it.did()[0], next);
+    }
+    for (queueing, ms) in [(second, 1000), (Queueing::Try, 0)] {
+        let mut it = loses_the_first(queueing, ms);
+        assert_eq!(it.did(), ["3 refused", BACK]);
+    }
 }
 
 #[test]
@@ -544,30 +507,22 @@ fn several_keys_are_exclusive_and_not_bound() {
 fn permits_of_a_guard_are_divided_and_joined() {
     let id = Id::of_number;
     let mut it = Client::holds(permits(5));
-    for (part, is_divided) in [(0, false), (5, false), (6, false), (2, true)] {
-        assert_eq!(
-            it.does(|it, now| it.split(now, id(2), id(9), part)),
-            is_divided
-        );
-    }
-    assert_eq!(
-        [it.session.permits(id(2)), it.session.permits(id(9))],
-        [3, 2]
-    );
-    assert!(!it.does(|it, now| it.split(now, id(7), id(8), 1)));
+    let asked = [(7, 1), (2, 0), (2, 5), (2, 6), (2, 2)];
+    let split =
+        |it: &mut Client, (guard, part)| it.does(|it, now| it.split(now, id(guard), id(9), part));
+    let divided = asked.map(|asked| split(&mut it, asked));
+    assert_eq!(divided, [false, false, false, false, true]);
+    let have = |it: &Client| [2, 9].map(|guard| it.session.permits(id(guard)));
+    assert_eq!(have(&it), [3, 2]);
     it.calls = 9;
     it.locks(&["l"], permits(1));
     it.answers("RLOCK.ACQUIRE l", ":8\r\n");
     it.locks(&["k"], Ask::Shared);
     it.answers("RLOCK.ACQUIRE k", ":7\r\n");
-    for (other, is_joined) in [(10, false), (11, false), (7, false), (9, true), (9, false)] {
-        assert_eq!(
-            it.does(|it, now| it.merge(now, id(2), id(other))),
-            is_joined
-        );
-    }
-    assert_eq!(it.session.permits(id(2)), 5);
-    assert!(!it.session.is_known(id(9)));
+    let merge = |it: &mut Client, other| it.does(|it, now| it.merge(now, id(2), id(other)));
+    let joined = [10, 11, 7, 9, 9].map(|other| merge(&mut it, other));
+    assert_eq!(joined, [false, false, false, true, false]);
+    assert_eq!(have(&it), [5, 0]);
     it.drops(11);
     it.did();
     it.calls(release_permits(2, 2));

@@ -211,6 +211,7 @@ fn nothing_begins_after_the_close_of_the_client() {
     it.asks("k");
     it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
     it.leaves_all();
+    it.ends(1);
     it.actions();
     it.asks("l");
     it.start();
@@ -283,19 +284,6 @@ fn a_call_that_does_not_wait_waits_for_a_release() {
         let refused = it.actions() == ["call 4: refused"];
         assert_eq!(refused, !is_connected);
     }
-}
-
-/// Nothing of it can be carried out later, whatever came before the connection.
-#[test]
-fn a_refusal_of_the_only_request_is_not_followed_by_a_clean_up() {
-    let mut it = Played::connected();
-    it.ends(1);
-    it.passes(20);
-    it.greeted_but(2, "CLIENT KILL", "-NOPERM no\r\n");
-    it.tries("k", Terms::new());
-    it.actions();
-    it.receives(2, "$-1\r\n");
-    assert_eq!(it.actions(), ["call 2: refused"]);
 }
 
 #[test]
