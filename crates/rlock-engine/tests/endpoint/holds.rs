@@ -303,7 +303,7 @@ fn a_lock_that_the_server_ended_is_asked_for_at_once() {
 }
 
 #[test]
-fn the_undone_upgrade_leaves_its_fence() {
+fn a_late_upgrade_that_is_undone_leaves_its_fence() {
     let mut it = held(Ask::Shared);
     it.asks_mode("k", Ask::Exclusive);
     it.abandons(3);
