@@ -407,3 +407,36 @@ fn a_bound_hold_whose_slot_is_moving_is_renewed_with_notices_only() {
     it.passes(20);
     it.answers(4, attach, ":10\r\n");
 }
+
+/// Each answer makes room for one.
+#[test]
+fn renewals_that_wait_are_sent_one_after_the_other() {
+    let mut it = Played::connected();
+    for key in ["a", "b", "c", "d"] {
+        it.asks(key);
+        it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+    }
+    it.reconnects();
+    it.passes(10);
+    it.actions();
+    it.answers(2, "RLOCK.RENEW", ":7\r\n");
+    assert_eq!(it.actions().len(), 1);
+}
+
+/// A twelfth of the lease would be too long.
+#[test]
+fn a_hold_with_little_left_does_not_wait_for_the_renewal_of_another() {
+    let mut it = Played::connected();
+    for key in ["k", "l"] {
+        it.asks(key);
+        it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+        it.passes(1);
+    }
+    it.ends(1);
+    it.passes(28_000);
+    it.greeted(it.connections());
+    it.passes(10);
+    assert!(it.has_sent("RLOCK.RENEW k"));
+    it.passes(500);
+    assert!(it.has_sent("RLOCK.RENEW l"));
+}
