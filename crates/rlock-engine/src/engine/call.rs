@@ -155,7 +155,7 @@ impl Call {
     pub(super) fn reply_deadline(&self, deadline: Option<Instant>) -> Option<Instant> {
         let grace = match (self.queueing, &self.phase) {
             (_, Phase::Confirming) if self.terms.replicas > 0 => NOTICE_GRACE + self.replication,
-            (Queueing::Try, phase) if !matches!(phase, Phase::Leaving) => Duration::ZERO,
+            (Queueing::Try, _) => Duration::ZERO,
             _ => NOTICE_GRACE,
         };
         deadline.map(|deadline| deadline + grace)

@@ -127,7 +127,7 @@ impl Hold {
 
     /// One of its guards became two. What is being released has no guards to count.
     pub(super) fn split(&mut self) {
-        if self.guards > 0 && matches!(self.ask, Ask::Permits { .. }) {
+        if self.guards > 0 {
             self.guards += 1;
             self.permits = match self.permits {
                 0 => self.ask.permits().into(),

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use rlock_engine::engine::node::Node;
 use rlock_engine::engine::terms::Terms;
 
 use crate::played::{self, Played, bulk, list, push};
@@ -569,4 +570,112 @@ fn the_slots_are_known_when_the_last_server_that_was_asked_has_ended() {
     let actions = it.actions();
     let asked = "2 RLOCK.INFO foo".to_owned();
     assert!(actions.contains(&asked), "{actions:?}");
+}
+
+/// There are 1024 of them.
+#[test]
+fn the_number_of_a_server_that_has_left_is_used_again() {
+    let named = |first: usize, last: usize| {
+        let hosts = [0, 1].into_iter().chain(first..=last);
+        let hosts: Vec<_> = hosts.map(|host| format!("h{host}")).collect();
+        let (end, size) = (hosts.len() - 1, 16384 / hosts.len());
+        let range = |(place, host): (usize, _)| {
+            let next = if place == end {
+                16384
+            } else {
+                (place + 1) * size
+            };
+            let slot = |number: usize| number.try_into().unwrap();
+            (slot(place * size), slot(next - 1), host)
+        };
+        let hosts = hosts.iter().map(|host| &**host);
+        slots(&hosts.enumerate().map(range).collect::<Vec<_>>())
+    };
+    let mut it = Played::new("redis+cluster://h0:7");
+    it.start();
+    it.greeted(1);
+    it.receives(1, named(2, 2) + &info("ok", 1));
+    it.greeted(2);
+    it.answers(2, "RLOCK.HELP", "*0\r\n");
+    for (first, last, epoch) in [(3, 1023, 2), (4, 1024, 3)] {
+        for _ in 0..60 {
+            it.passes(100);
+            it.answers_each(2, |asked| match &**asked {
+                "CLUSTER SLOTS" => named(first, last),
+                _ => info("ok", epoch),
+            });
+        }
+    }
+    assert_eq!(it.endpoint.nodes().len(), 1023);
+    let address = |number| it.endpoint.address(Node(number));
+    assert_eq!([1, 2, 4].map(address), ["h1:7", "h1024:7", "h4:7"]);
+}
+
+/// `n` answers for a key that `m` has by now, as it has said about another key.
+fn answered_late(terms: Terms, reply: &str) -> Played {
+    let mut it = connected();
+    it.asks("{a}x");
+    it.asks_on("{a}y", terms);
+    it.passes(100);
+    it.answers(3, "RLOCK.ACQUIRE {a}x", "-MOVED 15495 m:7\r\n");
+    it.answers(2, "RLOCK.RENEW a o2", ":9\r\n");
+    it.actions();
+    it.answers(3, "RLOCK.ACQUIRE {a}y", reply);
+    it
+}
+
+/// The former server sends no message about the place.
+#[test]
+fn a_place_at_the_former_server_of_a_key_is_not_waited_for() {
+    let mut it = answered_late(Terms::new(), "+WAITING\r\n");
+    assert!(it.has_sent("2 RLOCK.ACQUIRE {a}y o4"));
+}
+
+/// It does not report a loss before it is asked to, and it ends what was bound to the connection of the former server.
+#[test]
+fn a_grant_by_the_former_server_of_a_key_is_checked_at_once() {
+    let bound = Terms::new().bound(Duration::from_secs(2)).unwrap();
+    let mut it = answered_late(bound, ":10\r\n");
+    let until = it.proofs.last().unwrap().valid_until().unwrap();
+    assert!(until < it.now() + Duration::from_secs(2));
+    it.passes(1);
+    assert!(it.has_sent("2 RLOCK.RENEW {a}y o4"));
+}
+
+/// Only a place in its queue must be withdrawn there.
+#[test]
+fn a_place_at_the_former_server_of_a_key_is_withdrawn() {
+    for is_place in [true, false] {
+        let mut it = connected();
+        it.asks("{a}x");
+        match is_place {
+            true => it.asks_as("o", "{a}y", &[], Terms::new()),
+            false => it.tries("{a}y", Terms::new()),
+        }
+        it.ends(2);
+        it.answers(3, "RLOCK.ACQUIRE {a}x", "-MOVED 15495 m:7\r\n");
+        it.answers(3, "RLOCK.ACQUIRE {a}y", "$-1\r\n");
+        assert!(it.did().contains(&"call 4: refused".to_owned()));
+        it.passes(20);
+        it.greeted(4);
+        assert_eq!(it.has_sent("4 RLOCK.CANCEL {a}y o"), is_place);
+    }
+}
+
+/// Its validity counts from the heartbeats of its new server. The former one gets none.
+#[test]
+fn a_bound_hold_that_has_moved_stays_valid() {
+    let mut it = connected();
+    it.asks_on("{a}b", Terms::new().bound(Duration::from_secs(2)).unwrap());
+    it.answers(3, "RLOCK.ACQUIRE", ":10\r\n");
+    it.queries("a");
+    it.answers(3, "RLOCK.INFO", "-MOVED 15495 m:7\r\n");
+    for _ in 0..30 {
+        it.answers_each(2, |asked| match asked.contains("{a}b") {
+            true => ":10\r\n".to_owned(),
+            false => ":9\r\n".to_owned(),
+        });
+        it.passes(100);
+    }
+    assert!(it.proofs[1].is_live(it.now()));
 }

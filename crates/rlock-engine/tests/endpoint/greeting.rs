@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use rlock_engine::endpoint::Settings;
+
 use crate::played::{Played, RESPONSE, bulk, push};
 
 #[test]
@@ -168,4 +170,25 @@ fn ended_connections_leave_nothing() {
     it.passes(1000);
     let limit = it.endpoint.next_deadline().unwrap() - it.now();
     assert!(limit > Duration::from_millis(RESPONSE - 1000), "{limit:?}");
+}
+
+#[test]
+fn settings_that_users_choose_are_checked() {
+    let named = |name: String| Settings {
+        name: Some(name),
+        ..Settings::default()
+    };
+    for (name, is_name) in [
+        ("n".to_owned(), true),
+        ("n".repeat(64), true),
+        ("n".repeat(65), false),
+        ("a b".to_owned(), false),
+        ("rlock:n".to_owned(), false),
+    ] {
+        assert_eq!(named(name.clone()).check().is_ok(), is_name, "{name}");
+    }
+    let mut settings = Settings::default();
+    assert!(settings.check().is_ok());
+    settings.limits.replication = Duration::ZERO;
+    assert!(settings.check().is_err());
 }

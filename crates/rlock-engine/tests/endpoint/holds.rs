@@ -1,6 +1,10 @@
 //! Guards of one hold: they enter, change the mode, and leave.
 
+use std::time::Duration;
+
+use rlock_engine::endpoint::Event;
 use rlock_engine::engine::terms::{Ask, Terms};
+use rlock_engine::error::Loss;
 
 use crate::played::{Played, push};
 
@@ -220,5 +224,209 @@ fn a_renewal_under_the_fence_of_an_upgrade_confirms_the_hold() {
         it.answers(1, "RLOCK.RENEW", format!(":{fence}\r\n"));
         let did = it.did();
         assert_eq!(did.contains(&OVER.to_owned()), is_lost, "{fence}: {did:?}");
+    }
+}
+
+/// A hold without guards is entered again only as it is. Otherwise its release comes first.
+#[test]
+fn a_call_that_cannot_enter_the_hold_that_it_finds_lets_its_release_go_first() {
+    let release = "1 RLOCK.RELEASE k o ALL FENCE 7";
+    for (rest, ask, is_entered) in [
+        (&[][..], Ask::Exclusive, true),
+        (&[], Ask::Shared, false),
+        (&["l"], Ask::Exclusive, false),
+    ] {
+        let mut it = held(Ask::Exclusive);
+        it.extends(Duration::from_secs(90));
+        match rest {
+            [] => it.asks_mode("k", ask),
+            rest => it.asks_as("o", "k", rest, Terms::new()),
+        }
+        it.drops_mode(Ask::Exclusive);
+        it.actions();
+        it.answers(1, "RLOCK.RENEW", ":7\r\n");
+        assert_eq!(it.actions()[1] == release, !is_entered);
+        it.receives(1, ":7\r\n");
+        assert_eq!(it.has_sent("ACQUIRE"), !is_entered);
+    }
+}
+
+/// Only an upgrade is undone.
+#[test]
+fn a_re_entry_whose_caller_is_gone_changes_nothing() {
+    for ask in [Ask::Exclusive, Ask::Shared] {
+        let mut it = held(ask);
+        it.asks_mode("k", ask);
+        it.abandons(3);
+        it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+        assert_eq!(it.actions()[1..], ["1 RLOCK.CANCEL k o"]);
+        it.answers(1, "RLOCK.CANCEL", ":0\r\n");
+        enters(&mut it, ask, 7);
+        it.actions();
+        it.misses(4, ask);
+        assert_eq!(it.actions(), [""; 0]);
+    }
+    // The shared guard is gone, too.
+    let mut it = held(Ask::Shared);
+    it.asks_mode("k", Ask::Exclusive);
+    it.drops_mode(Ask::Shared);
+    it.answers(1, "RLOCK.ACQUIRE", ":9\r\n");
+    it.actions();
+    it.misses(3, Ask::Exclusive);
+    assert_eq!(it.actions(), ["1 RLOCK.RELEASE k o ALL FENCE 9"]);
+}
+
+/// A shorter lease would end under the other guards.
+#[test]
+fn a_re_entry_asks_for_what_is_left_of_the_hold() {
+    let mut it = Played::connected();
+    let terms = Terms::new().max_hold(Duration::from_secs(60)).unwrap();
+    it.tries("k", terms);
+    it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+    for _ in 0..50 {
+        it.passes(1_000);
+        it.answers_each(1, |_| ":7\r\n".to_owned());
+    }
+    it.actions();
+    it.asks_mode("k", Ask::Exclusive);
+    assert!(it.has_sent("1 RLOCK.ACQUIRE k o 10000 "));
+}
+
+/// The server has said that it is gone, so there is nothing to release before.
+#[test]
+fn a_lock_that_the_server_ended_is_asked_for_at_once() {
+    let mut it = held(Ask::Exclusive);
+    it.receives(1, push(&["message", "rlock:client:c", "lost 7 o k"]));
+    it.asks_mode("k", Ask::Exclusive);
+    let actions = it.actions();
+    assert!(actions[1].starts_with("1 RLOCK.ACQUIRE"), "{actions:?}");
+}
+
+#[test]
+fn a_late_upgrade_that_is_undone_leaves_its_fence() {
+    let mut it = held(Ask::Shared);
+    it.asks_mode("k", Ask::Exclusive);
+    it.abandons(3);
+    it.answers(1, "RLOCK.ACQUIRE", ":9\r\n");
+    it.answers(1, "RLOCK.CANCEL", ":0\r\n");
+    it.answers(1, "RLOCK.DOWNGRADE", ":9\r\n");
+    assert_eq!(it.proofs[0].fence(), 9);
+}
+
+#[test]
+fn a_hold_is_over_when_its_release_begins() {
+    let mut it = held(Ask::Exclusive);
+    it.releases();
+    let released = Some(Loss::Released);
+    assert_eq!(it.proofs[0].end_of(it.now()), released);
+    assert!(!it.proofs[0].is_live(it.now()));
+    // The close of the client neither repeats the release nor takes its outcome.
+    it.leaves_all();
+    assert_eq!(it.actions(), ["1 RLOCK.RELEASE k o ALL FENCE 7"]);
+    it.receives(1, ":0\r\n");
+    assert_eq!(it.actions(), ["call 3: done"]);
+
+    // A release that waits for another call has not begun.
+    let mut it = held(Ask::Exclusive);
+    it.extends(Duration::from_secs(90));
+    it.leaves_all();
+    it.handle(Event::Closed);
+    assert_eq!(it.proofs[0].end_of(it.now()), released);
+}
+
+#[test]
+fn a_repeated_release_or_downgrade_may_find_nothing() {
+    let mut it = held(Ask::Exclusive);
+    it.releases();
+    it.reconnects();
+    it.actions();
+    it.answers(2, "RLOCK.RELEASE", "$-1\r\n");
+    assert_eq!(it.actions(), ["call 3: done"]);
+    let mut it = held(Ask::Exclusive);
+    it.downgrades();
+    it.reconnects();
+    it.passes(1);
+    it.did();
+    it.answers_each(2, |asked| match asked.starts_with("RLOCK.DOWNGRADE") {
+        true => "$-1\r\n".to_owned(),
+        false => ":7\r\n".to_owned(),
+    });
+    assert_eq!(it.did(), ["call 3: done"]);
+    // But a hold that must stay is gone.
+    let mut it = held(Ask::Exclusive);
+    it.keeps(20);
+    it.releases();
+    it.reconnects();
+    it.did();
+    it.answers(2, "RLOCK.RENEW", "$-1\r\n");
+    assert_eq!(it.did(), ["call 3: the lock was lost: the server ended it"]);
+}
+
+/// A flush tells what the server refused to release if nobody else learns of that, until the leases end.
+#[test]
+fn a_refused_release_that_nobody_waits_for_is_reported() {
+    let refused = "-NOPERM no\r\n";
+    let mut it = Played::connected();
+    for key in ["k", "l"] {
+        it.asks(key);
+        it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+        it.drops_mode(Ask::Exclusive);
+        it.answers(1, "RLOCK.RELEASE", refused);
+    }
+    it.did();
+    it.flushes();
+    let told = ["flushed: k and 1 more were not released: not permitted: no"];
+    assert_eq!(it.did(), told);
+    it.passes(30_000);
+    it.flushes();
+    assert_eq!(it.did(), ["flushed"]);
+
+    // This one is not to be released, and that one has a caller.
+    let mut it = held(Ask::Exclusive);
+    it.keeps(20);
+    it.drops_mode(Ask::Exclusive);
+    it.answers(1, "RLOCK.RENEW", refused);
+    it.asks_for("k", &["l"], Terms::new());
+    it.answers(1, "RLOCK.MACQUIRE", ":7\r\n");
+    it.releases();
+    it.flushes();
+    assert_eq!(it.did().pop().unwrap(), "flushed");
+    it.answers(1, "RLOCK.MRELEASE", "-WRONGTYPE key 'l' holds no lock\r\n");
+    it.did();
+    it.answers(1, "RLOCK.RELEASE k", refused);
+    it.answers(1, "RLOCK.RELEASE l", refused);
+    it.flushes();
+    let told = [
+        "call 4: the key holds no lock: key 'l' holds no lock",
+        "flushed",
+    ];
+    assert_eq!(it.did(), told);
+}
+
+/// Nobody waits for it any more, and the server has ended the hold.
+#[test]
+fn a_release_ends_with_the_lease() {
+    for permits in [1, 2] {
+        let mut it = Played::connected();
+        it.asks_mode("k", Ask::Permits { limit: 9, permits });
+        it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+        if permits == 2 {
+            it.splits();
+        }
+        it.ends(1);
+        it.releases_mode(Ask::Permits {
+            limit: 9,
+            permits: 1,
+        });
+        it.did();
+        it.passes(11_000);
+        let failed = "call 3: no usable answer from the server within 10s".to_owned();
+        assert!(it.did().contains(&failed));
+        it.drops_mode(Ask::Permits {
+            limit: 9,
+            permits: 1,
+        });
+        it.passes(60_000);
+        assert!(it.endpoint.engine().is_empty());
     }
 }

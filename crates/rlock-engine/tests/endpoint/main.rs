@@ -1,4 +1,4 @@
-//! The endpoint alone: a script of its events, and its actions as lines.
+//! The endpoint alone, and the session above it: a script of events, and the actions as lines.
 //!
 //! It has no I/O and no clock, so a test says when a connection is open, which
 //! bytes arrive, and how much time passes.
@@ -15,5 +15,6 @@ mod questions;
 mod replies;
 mod sentinels;
 mod separate;
+mod session;
 mod waits;
 mod watchdog;

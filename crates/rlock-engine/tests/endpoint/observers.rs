@@ -7,7 +7,7 @@ use crate::cluster;
 use crate::played::{Played, bulk, list, push};
 
 /// A server's answer to the question for the leader of a key.
-fn info(leader: Option<(u64, &str)>) -> String {
+pub(crate) fn info(leader: Option<(u64, &str)>) -> String {
     let number = |number: u64| format!(":{number}\r\n");
     let map = |fields: &[(&str, String)]| {
         let words = fields.iter().map(|(name, value)| bulk(name) + value);
@@ -397,4 +397,31 @@ fn observers_end_with_the_client() {
     it.observes("k");
     let did = it.did();
     assert!(did.ends_with(&[format!("observer 2: {closed}")]), "{did:?}");
+}
+
+#[test]
+fn an_observer_of_a_single_server_follows_no_redirection() {
+    let mut it = Played::connected();
+    it.observes("k");
+    it.answers(1, "SUBSCRIBE", subscribed());
+    it.answers(1, "RLOCK.INFO", "-MOVED 1 x:7\r\n");
+    assert_eq!(it.did(), ["observer 1: the server refused: MOVED 1 x:7"]);
+}
+
+#[test]
+fn an_observer_follows_its_key() {
+    let mut it = cluster::connected();
+    it.observes("a");
+    it.answers(3, "SSUBSCRIBE", confirmed("ssubscribe", "rlock:value:{a}"));
+    it.answers(3, "RLOCK.INFO", info(None));
+    it.observes("b");
+    it.asks("{a}x");
+    it.actions();
+    it.answers(3, "RLOCK.ACQUIRE", "-MOVED 15495 m:7\r\n");
+    let actions = it.actions();
+    let asked = |key| format!("2 SSUBSCRIBE rlock:value:{{{key}}}");
+    assert!(
+        actions.contains(&asked("a")) && !actions.contains(&asked("b")),
+        "{actions:?}"
+    );
 }

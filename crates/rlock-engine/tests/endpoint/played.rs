@@ -34,7 +34,12 @@ const MINUTE: Queueing = Queueing::AtMost(Duration::from_secs(60));
 
 impl Played {
     pub(crate) fn new(url: &str) -> Self {
+        Self::with(url, false)
+    }
+
+    pub(crate) fn with(url: &str, is_probe: bool) -> Self {
         let settings = Settings {
+            is_probe,
             limits: Limits {
                 response: Duration::from_millis(RESPONSE),
                 ..Limits::default()
@@ -84,6 +89,11 @@ impl Played {
     /// The failures since the last call that the user should see.
     pub(crate) fn news(&mut self) -> Vec<String> {
         std::mem::take(&mut self.news)
+    }
+
+    /// Whether such a command was sent since the last call.
+    pub(crate) fn has_sent(&mut self, command: &str) -> bool {
+        self.actions().iter().any(|line| line.contains(command))
     }
 
     /// The actions since the last call, without the commands that were sent.
@@ -333,6 +343,13 @@ impl Played {
     pub(crate) fn tries(&mut self, key: &str, terms: Terms) {
         let claims = Claims::new(Owner::new("o").unwrap(), key.as_bytes(), &[]);
         self.asks_with(claims, Ask::Exclusive, None, terms, Queueing::Try);
+    }
+
+    /// Asks for a lock as `o`, and waits for up to a second.
+    pub(crate) fn waits_a_second(&mut self, key: &str, terms: Terms) {
+        let claims = Claims::new(Owner::new("o").unwrap(), key.as_bytes(), &[]);
+        let wait = Queueing::AtMost(Duration::from_secs(1));
+        self.asks_with(claims, Ask::Exclusive, None, terms, wait);
     }
 
     /// Asks for a lock as `o`, with a value to publish.

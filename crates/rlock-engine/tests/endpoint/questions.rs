@@ -2,7 +2,7 @@
 
 use rlock_engine::endpoint::Event;
 
-use crate::played::Played;
+use crate::played::{Played, push, usual};
 
 #[test]
 fn an_answered_or_abandoned_question_leaves_nothing() {
@@ -86,4 +86,37 @@ fn a_start_of_a_closing_client_is_answered_once() {
         let answers = did.iter().filter(|line| line.starts_with("call 2"));
         assert_eq!(answers.count(), 1, "{did:?}");
     }
+}
+
+/// A tool that looks at a server takes no part in its locks, and does not wait for it. Its question may be a subscription.
+#[test]
+fn a_probe_asks_once() {
+    let mut it = Played::with("redis://h:1", true);
+    it.queries("k");
+    it.opens(1);
+    it.answers_each(1, |asked| usual(1, asked));
+    assert!(!it.has_sent("SUBSCRIBE"));
+    it.answers(1, "RLOCK.INFO", push(&["subscribe", "x", "1"]));
+    let did = it.did();
+    assert!(did[0].starts_with("call 1: Push"), "{did:?}");
+    it.queries("k");
+    assert!(it.endpoint.failure().is_none());
+    it.ends(1);
+    it.queries("k");
+    it.passes(20);
+    it.ends(2);
+    let did = it.did();
+    for end in [
+        "2: cannot connect to the server: cut",
+        "3: cannot connect to the server: h:1: cut",
+    ] {
+        let failed = format!("call {end}");
+        assert!(did.contains(&failed), "{did:?}");
+    }
+    assert!(it.endpoint.failure().is_some());
+
+    let mut it = Played::connected();
+    it.queries("k");
+    it.receives(1, push(&["subscribe", "x", "1"]));
+    assert_eq!(it.did(), [""; 0]);
 }

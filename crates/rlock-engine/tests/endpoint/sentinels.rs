@@ -39,6 +39,14 @@ fn connected() -> Played {
 }
 
 #[test]
+fn a_sentinel_with_a_password_gets_it_first() {
+    let mut it = Played::new("redis+sentinel://a/main?sentinel_user=u&sentinel_password=p");
+    it.start();
+    it.opens(1);
+    assert_eq!(it.actions()[1], "1 AUTH u p");
+}
+
+#[test]
 fn the_newest_answer_counts() {
     let mut it = asked();
     it.receives(1, named("old", 3));

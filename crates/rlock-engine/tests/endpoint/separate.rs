@@ -146,3 +146,27 @@ fn a_grant_does_not_count_if_the_server_refuses_to_count_replicas() {
     it.receives(2, ":9\r\n:9\r\n-NOPERM no WAIT\r\n");
     assert_eq!(it.did(), ["call 2: not permitted: no WAIT"]);
 }
+
+/// The server has closed the earlier separate connection, so nothing of it can come late.
+#[test]
+fn a_confirmation_after_a_reconnect_leaves_no_doubt_about_a_place() {
+    let mut it = granted();
+    it.receives(2, ":9\r\n:9\r\n:2\r\n");
+    it.asks("l");
+    for _ in 0..6 {
+        it.passes(300);
+        it.answers(1, "RLOCK.ACQUIRE l", "-TRYAGAIN x\r\n");
+    }
+    it.ends(1);
+    it.passes(20);
+    it.greeted(3);
+    it.passes(1);
+    it.answers(3, "RLOCK.RENEW k", ":9\r\n");
+    it.greeted(4);
+    it.receives(4, ":9\r\n:9\r\n:2\r\n");
+    it.passes(1_000);
+    it.answers(3, "RLOCK.ACQUIRE l", "+WAITING\r\n");
+    it.actions();
+    it.passes(4_000);
+    assert!(!it.has_sent("ACQUIRE"));
+}

@@ -204,3 +204,109 @@ fn a_wait_that_is_over_is_refused_even_if_nothing_else_is_known() {
     it.passes(2_000);
     assert_eq!(it.did(), ["call 2: refused"]);
 }
+
+#[test]
+fn nothing_begins_after_the_close_of_the_client() {
+    let mut it = Played::connected();
+    it.asks("k");
+    it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+    it.leaves_all();
+    it.ends(1);
+    it.actions();
+    it.asks("l");
+    it.start();
+    let closed = "the client has been closed, or its runtime shut down";
+    assert_eq!(
+        it.actions(),
+        [3, 4].map(|call| format!("call {call}: {closed}"))
+    );
+}
+
+/// A second after the wait, or as long as replicas may take on top of that. A call that does not wait has no second more.
+#[test]
+fn a_reply_is_late_when_the_wait_is_over() {
+    let with_replicas = Terms::new().replicas(1).unwrap();
+    let longest = Terms::new().max_hold(Duration::from_secs(60)).unwrap();
+    for (terms, is_granted, end) in [
+        (Terms::new(), false, 2_000),
+        (longest, true, 2_000),
+        (with_replicas, true, 3_000),
+    ] {
+        let mut it = Played::connected();
+        it.waits_a_second("k", terms);
+        if is_granted {
+            it.answers(1, "RLOCK.ACQUIRE", "+WAITING\r\n");
+            it.receives(1, push(&["message", CHANNEL, "grant 7 o k"]));
+        }
+        let failed = format!("no usable answer from the server within {}s", end / 1_000);
+        assert_eq!(ends(&mut it, 5_000), [format!("{end} call 2: {failed}")]);
+    }
+    let mut it = Played::connected();
+    it.asks("k");
+    it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+    it.ends(1);
+    it.tries("k", Terms::new());
+    it.releases();
+    it.passes(8_000);
+    it.greeted(it.connections());
+    it.did();
+    let failed = "no usable answer from the server within 10s";
+    assert_eq!(
+        ends(&mut it, 4_000),
+        [3, 4].map(|call| format!("2000 call {call}: {failed}"))
+    );
+}
+
+/// The server may send its message before its reply.
+#[test]
+fn a_grant_by_message_may_come_before_the_reply() {
+    let mut it = Played::connected();
+    it.asks("k");
+    it.receives(1, push(&["message", CHANNEL, "grant 7 o2 k"]));
+    assert_eq!(it.did(), [""; 0]);
+    it.answers(1, "RLOCK.ACQUIRE", "+WAITING\r\n");
+    assert_eq!(it.did(), ["call 2: granted 7"]);
+}
+
+/// The answer to a release comes at once, unless there is no connection.
+#[test]
+fn a_call_that_does_not_wait_waits_for_a_release() {
+    for is_connected in [true, false] {
+        let mut it = Played::connected();
+        it.tries("k", Terms::new());
+        it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+        if !is_connected {
+            it.ends(1);
+        }
+        it.releases();
+        it.actions();
+        it.tries("k", Terms::new());
+        let refused = it.actions() == ["call 4: refused"];
+        assert_eq!(refused, !is_connected);
+    }
+}
+
+#[test]
+fn what_happened_is_counted() {
+    let mut it = Played::connected();
+    for key in ["k", "l"] {
+        it.asks(key);
+        it.answers(1, "RLOCK.ACQUIRE", "+WAITING\r\n");
+    }
+    for lock in ["7 o2 k", "8 o3 l"] {
+        it.receives(1, push(&["message", CHANNEL, &format!("grant {lock}")]));
+        it.receives(1, push(&["message", CHANNEL, &format!("lost {lock}")]));
+    }
+    it.ends(1);
+    it.passes(20);
+    it.greeted(2);
+    it.reconnects();
+    let metrics = it.endpoint.engine().metrics();
+    let counted = [
+        metrics.grants,
+        metrics.waits,
+        metrics.losses,
+        metrics.reconnects,
+    ];
+    assert_eq!(counted, [2; 4]);
+}

@@ -258,6 +258,7 @@ fn a_renewal_without_an_answer_does_not_hold_up_the_others_for_long() {
         it.actions(),
         ["2 RLOCK.RENEW a o2 30000 NOTIFY rlock:client:c"]
     );
+    assert_eq!(it.endpoint.engine().metrics().late_renewals, 2);
 }
 
 /// A new connection asks for loss reports with its first renewal, which may be refused for that reason.
@@ -328,4 +329,114 @@ fn a_hold_that_is_being_extended_is_attached_afterwards() {
             "2 RLOCK.RENEW k o2 8499 NOTIFY rlock:client:c"
         ]
     );
+}
+
+/// Every quarter of the shortest lease for which a call waits, or of the shortest grace, but no less often than it was set.
+#[test]
+fn heartbeats_follow_the_shortest_time_that_needs_them() {
+    let mut it = Played::connected();
+    it.endpoint.set_quiet(seconds(2));
+    it.asks("k");
+    it.asks_on("l", renewed(seconds(4)));
+    it.answers(1, "RLOCK.ACQUIRE", "+WAITING\r\n");
+    it.actions();
+    it.passes(500);
+    it.answers(1, "RLOCK.ACQUIRE", "+WAITING\r\n");
+    it.passes(499);
+    assert_eq!(it.actions(), [""; 0]);
+    it.passes(1);
+    it.answers(1, "PING", "+PONG\r\n");
+    it.abandons(3);
+    it.answers(1, "RLOCK.CANCEL", ":1\r\n");
+    it.answers(1, "RLOCK.RELEASE", "$-1\r\n");
+    it.actions();
+    let expected = [2_000, 4_000].map(|at| format!("{at} 1 PING"));
+    assert_eq!(timeline(&mut it, 5_000, 1, Some("+PONG\r\n")), expected);
+}
+
+#[test]
+fn a_bound_hold_needs_no_heartbeats_after_its_release() {
+    let mut it = Played::connected();
+    it.asks_on("k", Terms::new().bound(seconds(2)).unwrap());
+    it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+    it.releases();
+    it.answers(1, "RLOCK.RELEASE", ":0\r\n");
+    it.actions();
+    assert_eq!(timeline(&mut it, 5_000, 1, None), [""; 0]);
+}
+
+/// A guard that looks at the clock may be the first to see it: here before the silence of the connection is noticed.
+#[test]
+fn an_end_that_a_guard_has_seen_is_still_reported() {
+    let mut it = Played::connected();
+    it.asks_on("k", renewed(seconds(3)).bound(seconds(2)).unwrap());
+    it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+    it.did();
+    let valid = [1_900, 2_000].map(|ms| it.proofs[0].is_live(it.now() + Duration::from_millis(ms)));
+    assert_eq!(valid, [true, false]);
+    it.ends(1);
+    it.passes(1);
+    assert_eq!(it.did(), ["over: its lease ended"]);
+}
+
+/// It is slow, not silent.
+#[test]
+fn a_connection_that_answered_since_a_renewal_is_kept() {
+    let mut it = Played::connected();
+    it.asks_on("k", renewed(seconds(3)));
+    it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+    it.asks("l");
+    it.passes(1_000);
+    it.answers(1, "RLOCK.ACQUIRE l", "+WAITING\r\n");
+    it.did();
+    it.passes(1_000);
+    assert_eq!(it.did(), ["at risk: k: 1.5s, 1.468s left"]);
+}
+
+/// Such a renewal would bind it to its connection, so it stays at its server until it can be attached.
+#[test]
+fn a_bound_hold_whose_slot_is_moving_is_renewed_with_notices_only() {
+    let mut it = crate::cluster::connected();
+    it.asks_on("{a}b", renewed(seconds(30)).bound(seconds(60)).unwrap());
+    it.answers(3, "RLOCK.ACQUIRE", ":10\r\n");
+    it.reconnects();
+    it.passes(20);
+    let attach = "RLOCK.RENEW {a}b o3 30000 SNOTIFY";
+    it.answers(4, attach, "-ASK 15495 m:7\r\n");
+    it.answers(4, "RLOCK.RENEW a o2", ":9\r\n");
+    it.passes(20);
+    it.answers(4, attach, ":10\r\n");
+}
+
+/// Each answer makes room for one.
+#[test]
+fn renewals_that_wait_are_sent_one_after_the_other() {
+    let mut it = Played::connected();
+    for key in ["a", "b", "c", "d"] {
+        it.asks(key);
+        it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+    }
+    it.reconnects();
+    it.passes(10);
+    it.actions();
+    it.answers(2, "RLOCK.RENEW", ":7\r\n");
+    assert_eq!(it.actions().len(), 1);
+}
+
+/// A twelfth of the lease would be too long.
+#[test]
+fn a_hold_with_little_left_does_not_wait_for_the_renewal_of_another() {
+    let mut it = Played::connected();
+    for key in ["k", "l"] {
+        it.asks(key);
+        it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+        it.passes(1);
+    }
+    it.ends(1);
+    it.passes(28_000);
+    it.greeted(it.connections());
+    it.passes(10);
+    assert!(it.has_sent("RLOCK.RENEW k"));
+    it.passes(500);
+    assert!(it.has_sent("RLOCK.RENEW l"));
 }

@@ -1,0 +1,764 @@
+//! A session: what becomes of its calls and guards.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rlock_engine::endpoint::{ConnectionId, Event, Settings};
+use rlock_engine::engine::Id;
+use rlock_engine::engine::claims::{Claims, Owner};
+use rlock_engine::engine::instant::Instant;
+use rlock_engine::engine::terms::{Ask, Queueing, Terms, Value};
+use rlock_engine::error::Failure;
+use rlock_engine::session::{Action, Call, Lock, Outcome, Session};
+use rlock_engine::wire::resp::{Command, Decoder, Frame};
+
+use crate::observers::info;
+use crate::played::{push, usual};
+
+const MINUTE: Queueing = Queueing::AtMost(Duration::from_secs(60));
+const HELLO: &str = "%2\r\n+role\r\n+master\r\n+mode\r\n+";
+
+/// A session with one server. Its calls are numbered from 1, and their owner is `o`.
+struct Client {
+    session: Session,
+    now: Instant,
+    connection: Option<ConnectionId>,
+    unanswered: VecDeque<String>,
+    lines: Vec<String>,
+    calls: u64,
+}
+
+impl Client {
+    fn connected() -> Self {
+        let settings = Settings {
+            channel: "c".to_owned(),
+            seed: 1,
+            ..Settings::default()
+        };
+        let mut it = Self {
+            session: Session::new("redis://h:1".parse().unwrap(), settings),
+            now: Instant::from_nanos(1_000_000_000),
+            connection: None,
+            unanswered: VecDeque::new(),
+            lines: Vec::new(),
+            calls: 0,
+        };
+        it.calls(Call::Connect);
+        assert!(it.session.is_known(Id::of_number(1)));
+        it.greeted();
+        assert_eq!(it.last(), "1 done");
+        assert!(it.session.is_empty());
+        it
+    }
+
+    /// The connection opens, and is greeted.
+    fn greeted(&mut self) {
+        let connection = self.connection.unwrap();
+        self.handle(Event::Opened { connection });
+        let is_for_a_lock = |asked: &String| asked.starts_with("RLOCK.RENEW");
+        while !self.unanswered.front().is_none_or(is_for_a_lock) {
+            let asked = self.unanswered.pop_front().unwrap();
+            self.receives(usual(1, &asked));
+        }
+    }
+
+    fn reconnects(&mut self) {
+        let (connection, failure) = (self.connection.unwrap(), Failure::Io("cut".to_owned()));
+        self.unanswered.clear();
+        self.handle(Event::Ended {
+            connection,
+            failure,
+        });
+        self.passes(20);
+        self.greeted();
+    }
+
+    /// The server has said whether it is in a cluster.
+    fn connected_to(mode: &str) -> Self {
+        let mut it = Self::connected();
+        it.locks(&["a", "b"], Ask::Exclusive);
+        assert_eq!(it.did(), ["HELLO"]);
+        it.answers("HELLO", format!("{HELLO}{mode}\r\n"));
+        it
+    }
+
+    /// `a` and `b` are held by call 2, each by itself.
+    fn holds_two() -> Self {
+        let mut it = Self::connected_to("cluster");
+        it.answers("RLOCK.ACQUIRE a o 30000", ":7\r\n");
+        it.answers("RLOCK.ACQUIRE b o 30000", ":8\r\n");
+        assert_eq!(it.last(), "2 granted 7 8");
+        it
+    }
+
+    /// `k` is held by call 2 under fence 7.
+    fn holds(ask: Ask) -> Self {
+        let mut it = Self::connected();
+        it.locks(&["k"], ask);
+        it.answers("RLOCK.ACQUIRE k o", ":7\r\n");
+        assert_eq!(it.last(), "2 granted 7");
+        it
+    }
+
+    fn handle(&mut self, event: Event<'_>) {
+        self.session.handle(self.now, event);
+        self.listen();
+    }
+
+    fn calls(&mut self, call: Call) {
+        self.calls += 1;
+        let number = Id::of_number(self.calls);
+        self.session.call(self.now, number, call);
+        self.listen();
+    }
+
+    /// Something happens that is no call.
+    fn does<T>(&mut self, what: impl FnOnce(&mut Session, Instant) -> T) -> T {
+        let result = what(&mut self.session, self.now);
+        self.listen();
+        result
+    }
+
+    fn locks(&mut self, keys: &[&str], ask: Ask) {
+        self.locks_on(keys, ask, Terms::new(), MINUTE);
+    }
+
+    fn locks_on(&mut self, keys: &[&str], ask: Ask, terms: Terms, queueing: Queueing) {
+        let keys = keys.iter().map(|key| key.as_bytes().into()).collect();
+        self.calls(Call::Lock(Lock {
+            claims: Claims::checked(Owner::new("o").unwrap(), keys).unwrap(),
+            ask,
+            value: None,
+            terms,
+            queueing,
+        }));
+    }
+
+    fn asks_all(&mut self) {
+        self.calls(Call::Question {
+            to: None,
+            command: Command::new("RLOCK.COUNTERS"),
+            changes: false,
+            limit: None,
+        });
+    }
+
+    fn abandons(&mut self, call: u64) {
+        self.does(|it, now| it.abandon(now, Id::of_number(call)));
+    }
+
+    fn drops(&mut self, guard: u64) {
+        self.does(|it, now| it.leave(now, Id::of_number(guard)));
+    }
+
+    /// The server reports a loss.
+    fn loses(&mut self, fence: u64, key: &str) {
+        let lost = push(&[
+            "message",
+            "rlock:client:c",
+            &format!("lost {fence} o {key}"),
+        ]);
+        self.receives(lost);
+    }
+
+    fn receives(&mut self, bytes: impl AsRef<[u8]>) {
+        let (connection, bytes) = (self.connection.unwrap(), bytes.as_ref());
+        self.handle(Event::Received { connection, bytes });
+    }
+
+    /// Answers the oldest command without an answer, which must be this one.
+    fn answers(&mut self, command: &str, reply: impl AsRef<[u8]>) {
+        let asked = self.unanswered.pop_front().unwrap_or_default();
+        assert!(asked.starts_with(command), "{asked} is not {command}");
+        self.receives(reply);
+    }
+
+    fn answers_all(&mut self, reply: &str) {
+        while !self.unanswered.is_empty() {
+            self.answers("", reply);
+        }
+    }
+
+    fn passes(&mut self, ms: u64) {
+        let end = self.now + Duration::from_millis(ms);
+        while let Some(due) = self.session.next_deadline()
+            && due <= end
+        {
+            self.now = due;
+            self.handle(Event::Tick);
+        }
+        self.now = end;
+    }
+
+    /// What was done since the last call.
+    fn did(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.lines)
+    }
+
+    fn last(&mut self) -> String {
+        self.did().pop().unwrap()
+    }
+
+    fn listen(&mut self) {
+        while let Some(action) = self.session.poll_action() {
+            let line = match action {
+                Action::Connect { connection, .. } => {
+                    self.connection = Some(connection);
+                    continue;
+                }
+                Action::Write { connection } => {
+                    self.sent(connection);
+                    continue;
+                }
+                Action::Resolve { call, outcome } => {
+                    format!("{} {}", call.number(), outcome_text(call, outcome))
+                }
+                Action::Over { guard, why } => format!("over {}: {why}", guard.number()),
+                Action::Observed { call, change } => {
+                    let fence = change.leader.map(|leader| leader.fence);
+                    format!("{} observes {fence:?}", call.number())
+                }
+                _ => continue,
+            };
+            self.lines.push(line);
+        }
+    }
+
+    fn sent(&mut self, connection: ConnectionId) {
+        let mut output = Vec::new();
+        self.session.take_output(connection, &mut output);
+        let mut decoder = Decoder::default();
+        decoder.feed(&output);
+        while let Some(Frame::Array(words)) = decoder.next().unwrap() {
+            let words: Option<Vec<_>> = words.into_iter().map(Frame::into_text).collect();
+            let words = words.unwrap().join(" ");
+            self.lines.push(words.clone());
+            self.unanswered.push_back(words);
+        }
+    }
+}
+
+fn outcome_text(call: Id, outcome: Outcome) -> String {
+    match outcome {
+        Outcome::Granted { guard, proofs } => {
+            let fences = proofs.iter().map(|proof| format!(" {}", proof.fence()));
+            let fences: String = fences.collect();
+            match guard == call {
+                true => format!("granted{fences}"),
+                false => format!("granted{fences} to {}", guard.number()),
+            }
+        }
+        Outcome::Refused => "refused".to_owned(),
+        Outcome::Done => "done".to_owned(),
+        Outcome::Answer(frame) => format!("{frame:?}"),
+        Outcome::Answers(answers) => format!("{answers:?}"),
+        Outcome::Leader(leader) => format!("leader {:?}", leader.map(|it| it.fence)),
+        Outcome::Failed(error) => error.to_string(),
+    }
+}
+
+const TWO: Id = Id::of_number(2);
+const THREE: Id = Id::of_number(3);
+
+fn release(least: Option<Duration>) -> Call {
+    Call::Release { guard: TWO, least }
+}
+
+fn release_permits(guard: u64, permits: u32) -> Call {
+    let guard = Id::of_number(guard);
+    Call::ReleasePermits { guard, permits }
+}
+
+fn upgrade() -> Call {
+    let (guard, queueing) = (TWO, MINUTE);
+    Call::Upgrade { guard, queueing }
+}
+
+fn extend(lease: Duration) -> Call {
+    Call::Extend { guard: TWO, lease }
+}
+
+fn raise() -> Call {
+    let (guard, fence, terms) = (TWO, 70, Terms::new());
+    Call::Raise {
+        guard,
+        fence,
+        terms,
+    }
+}
+
+fn proclaim() -> Call {
+    let value = Value::new(b"v").unwrap();
+    Call::Proclaim { guard: TWO, value }
+}
+
+fn permits(permits: u32) -> Ask {
+    Ask::Permits { limit: 9, permits }
+}
+
+fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+const BOTH: [&str; 2] = [
+    "RLOCK.RELEASE a o ALL FENCE 7",
+    "RLOCK.RELEASE b o ALL FENCE 8",
+];
+const RELEASED: &str = "the lock was lost: it was released";
+const ENDED: &str = "the server ended it";
+const CLOSED: &str = "the client has been closed, or its runtime shut down";
+
+#[test]
+fn one_request_takes_several_keys_unless_the_server_is_in_a_cluster() {
+    let mut it = Client::connected_to("standalone");
+    assert!(it.did()[0].starts_with("RLOCK.MACQUIRE o 30000 2 a b WAIT"));
+    it.answers("RLOCK.MACQUIRE", ":7\r\n");
+    assert_eq!(it.did(), ["2 granted 7"]);
+    it.calls(release(None));
+    it.answers("RLOCK.MRELEASE o 2 a b", ":2\r\n");
+    assert_eq!(it.last(), "3 done");
+    // It is known now.
+    it.locks(&["a", "b"], Ask::Exclusive);
+    it.answers("RLOCK.MACQUIRE", "-DEADLOCK x\r\n");
+    assert!(it.last().starts_with("4 "));
+    assert!(it.session.is_empty());
+
+    let mut it = Client::holds_two();
+    assert!(it.session.is_known(TWO));
+    let left = it.session.remaining(TWO, it.now);
+    assert!(left > seconds(29));
+    it.calls(release(None));
+    assert!(!it.session.is_known(TWO));
+    assert_eq!(it.did(), BOTH);
+    it.answers("RLOCK.RELEASE a", "-NOPERM no\r\n");
+    assert!(it.session.is_known(THREE));
+    it.answers("RLOCK.RELEASE b", ":0\r\n");
+    assert_eq!(it.did(), ["3 not permitted: no"]);
+    assert!(it.session.is_empty());
+
+    // These two are in one slot.
+    it.locks(&["{x}1", "{x}2"], Ask::Exclusive);
+    it.answers("RLOCK.MACQUIRE o 30000 2 {x}1 {x}2", ":9\r\n");
+    assert_eq!(it.last(), "4 granted 9");
+}
+
+#[test]
+fn a_guard_of_several_keys_is_changed_as_a_whole() {
+    let mut it = Client::holds_two();
+    it.calls(extend(seconds(60)));
+    it.answers("RLOCK.RENEW a o 60000", ":7\r\n");
+    it.did();
+    it.answers("RLOCK.RENEW b o 60000", ":8\r\n");
+    assert_eq!(it.did(), ["3 done"]);
+    it.calls(Call::Downgrade { guard: TWO });
+    it.calls(upgrade());
+    it.calls(proclaim());
+    let did = it.did();
+    assert!(did[0].ends_with("it must be exclusive for several keys"));
+    assert!(did[1].ends_with("it must be exclusive for several keys"));
+    assert!(did[2].ends_with("it must be 1 key, to publish a value"));
+    // It ends once.
+    it.loses(7, "a");
+    it.loses(8, "b");
+    assert_eq!(it.did(), [format!("over 2: {ENDED}")]);
+
+    let mut it = Client::holds_two();
+    it.drops(2);
+    it.drops(2);
+    assert_eq!(it.did(), BOTH);
+    assert!(!it.session.is_clean());
+    it.answers_all(":0\r\n");
+    assert!(it.session.is_empty() && it.session.is_clean());
+}
+
+#[test]
+fn calls_in_parts_that_nobody_waits_for_are_cleaned_up() {
+    let mut it = Client::connected_to("cluster");
+    it.answers("RLOCK.ACQUIRE a", ":7\r\n");
+    it.answers("RLOCK.ACQUIRE b", "+WAITING\r\n");
+    it.did();
+    it.abandons(2);
+    it.answers_all(":0\r\n");
+    // Until the next heartbeat would be due.
+    it.passes(5000);
+    assert!(it.session.is_empty());
+
+    let mut it = Client::holds_two();
+    it.calls(release(None));
+    it.abandons(3);
+    it.did();
+    it.answers_all("-NOPERM no\r\n");
+    // Nobody else learns of that.
+    it.calls(Call::Flush);
+    let told = ["4 a and 1 more were not released: not permitted: no"];
+    assert_eq!(it.did(), told);
+    assert!(it.session.is_empty());
+
+    it.asks_all();
+    it.abandons(5);
+    it.answers_all("-LOADING x\r\n");
+    it.passes(100);
+    assert_eq!(it.did(), ["RLOCK.COUNTERS"]);
+    assert!(it.session.is_empty());
+    it.locks(&["k"], Ask::Exclusive);
+    assert!(it.session.is_known(Id::of_number(6)));
+    it.abandons(6);
+    it.answers_all(":0\r\n");
+    assert!(it.session.is_empty());
+}
+
+/// Call 3 has asked for `a` and wants `b`, too.
+fn asks_for_two(queueing: Queueing) -> Client {
+    let mut it = Client::holds_two();
+    it.drops(2);
+    it.answers_all(":0\r\n");
+    it.locks_on(&["a", "b"], Ask::Exclusive, Terms::new(), queueing);
+    it
+}
+
+/// The first key is lost before the second is granted.
+fn loses_the_first(queueing: Queueing, ms: u64) -> Client {
+    let mut it = asks_for_two(queueing);
+    it.answers("RLOCK.ACQUIRE a", ":9\r\n");
+    it.loses(9, "a");
+    it.passes(ms);
+    it.did();
+    it.answers("RLOCK.ACQUIRE b", ":10\r\n");
+    it
+}
+
+const BACK: &str = "RLOCK.RELEASE b o ALL FENCE 10";
+
+#[test]
+fn keys_that_were_lost_before_the_last_was_granted_are_taken_again_after_a_pause() {
+    let mut it = loses_the_first(MINUTE, 0);
+    assert_eq!(it.did(), [BACK]);
+    it.answers_all(":0\r\n");
+    assert!(!it.session.is_empty());
+    it.passes(4);
+    assert_eq!(it.did(), [""; 0]);
+    it.passes(6);
+    it.answers("RLOCK.ACQUIRE a", ":11\r\n");
+    it.answers("RLOCK.ACQUIRE b", ":12\r\n");
+    assert_eq!(it.last(), "3 granted 11 12");
+
+    // Nobody waits during the pause.
+    let mut it = loses_the_first(MINUTE, 0);
+    it.abandons(3);
+    it.answers_all(":0\r\n");
+    assert!(it.session.is_empty());
+    it.passes(100);
+    assert_eq!(it.did(), [BACK]);
+    let mut it = loses_the_first(MINUTE, 0);
+    it.does(Session::leave_all);
+    assert_eq!(it.last(), format!("3 {CLOSED}"));
+    let mut it = loses_the_first(MINUTE, 0);
+    it.calls(Call::Flush);
+    assert!(!it.session.endpoint().is_closed());
+    it.handle(Event::Closed);
+    assert!(it.session.endpoint().is_closed());
+    let ended = [4, 3].map(|call| format!("{call} {CLOSED}"));
+    assert_eq!(it.did()[1..3], ended);
+}
+
+#[test]
+fn a_call_for_several_keys_is_refused_when_its_time_is_over() {
+    let second = Queueing::AtMost(seconds(1));
+    let last = "RLOCK.ACQUIRE b o 30000 WAIT 1 KEEP 1 NOTIFY rlock:client:c";
+    for (ms, next) in [(999, last), (1000, "3 refused")] {
+        let mut it = asks_for_two(second);
+        it.passes(ms);
+        it.did();
+        it.answers("RLOCK.ACQUIRE a", ":9\r\n");
+        assert_eq!(it.did()[0], next);
+    }
+    for (queueing, ms) in [(second, 1000), (Queueing::Try, 0)] {
+        let mut it = loses_the_first(queueing, ms);
+        assert_eq!(it.did(), ["3 refused", BACK]);
+    }
+}
+
+#[test]
+fn several_keys_are_exclusive_and_not_bound() {
+    let mut it = Client::connected();
+    it.locks(&["a", "b"], Ask::Shared);
+    it.locks(&["a", "b"], permits(1));
+    let bound = Terms::new().bound(seconds(9)).unwrap();
+    it.locks_on(&["a", "b"], Ask::Exclusive, bound, MINUTE);
+    let did = it.did();
+    assert!(did[0].ends_with("it must be exclusive for several keys"));
+    assert!(did[1].ends_with("it must be exclusive for several keys"));
+    assert!(did[2].ends_with("it must be left out for several keys"));
+    assert!(bound.replicas(1).is_err());
+    let checked = |keys: Vec<String>| {
+        let keys = keys.iter().map(|key| key.as_bytes().into()).collect();
+        Claims::checked(Owner::new("o").unwrap(), keys).is_ok()
+    };
+    let numbered = |count: u32| (0..count).map(|it| it.to_string()).collect::<Vec<_>>();
+    assert!(checked(numbered(1)) && checked(numbered(1024)));
+    assert!(!checked(numbered(0)) && !checked(numbered(1025)));
+    assert!(!checked(vec![String::new(), "a".to_owned()]));
+    assert!(!checked(["b", "a", "b"].map(str::to_owned).to_vec()));
+}
+
+#[test]
+fn permits_of_a_guard_are_divided_and_joined() {
+    let id = Id::of_number;
+    let mut it = Client::holds(permits(5));
+    let asked = [(7, 1), (2, 0), (2, 5), (2, 6), (2, 2)];
+    let split =
+        |it: &mut Client, (guard, part)| it.does(|it, now| it.split(now, id(guard), id(9), part));
+    let divided = asked.map(|asked| split(&mut it, asked));
+    assert_eq!(divided, [false, false, false, false, true]);
+    let have = |it: &Client| [2, 9].map(|guard| it.session.permits(id(guard)));
+    assert_eq!(have(&it), [3, 2]);
+    it.calls = 9;
+    it.locks(&["l"], permits(1));
+    it.answers("RLOCK.ACQUIRE l", ":8\r\n");
+    it.locks(&["k"], Ask::Shared);
+    it.answers("RLOCK.ACQUIRE k", ":7\r\n");
+    let merge = |it: &mut Client, other| it.does(|it, now| it.merge(now, id(2), id(other)));
+    let joined = [10, 11, 7, 9, 9].map(|other| merge(&mut it, other));
+    assert_eq!(joined, [false, false, false, true, false]);
+    assert_eq!(have(&it), [5, 0]);
+    it.drops(11);
+    it.did();
+    it.calls(release_permits(2, 2));
+    assert_eq!(it.did(), ["RLOCK.RELEASE k o PERMITS 2 FENCE 7"]);
+    it.answers("RLOCK.RELEASE", ":1\r\n");
+    assert_eq!(it.did(), ["12 done"]);
+    it.calls(release_permits(2, 4));
+    it.calls(release_permits(2, 0));
+    it.calls(release_permits(8, 1));
+    it.calls(Call::Downgrade { guard: TWO });
+    let limit = "it must be from 1 to the 3 that it has";
+    assert_eq!(
+        it.did(),
+        [
+            format!("13 permits is 4, {limit}"),
+            format!("14 permits is 0, {limit}"),
+            format!("15 {RELEASED}"),
+            "16 mode is Permits { limit: 9, permits: 3 }, it must be exclusive or shared"
+                .to_owned(),
+        ]
+    );
+    it.calls(release_permits(2, 3));
+    assert_eq!(it.did(), ["RLOCK.RELEASE k o ALL FENCE 7"]);
+
+    for (limit, is_valid) in [(0, false), (1_000_000, true), (1_000_001, false)] {
+        assert_eq!(Ask::of_permits(1, limit).is_ok(), is_valid, "{limit}");
+    }
+    assert!(Ask::of_permits(9, 8).is_err());
+    assert!(permits(1).merge(Ask::of_permits(1, 8).unwrap()).is_none());
+}
+
+/// The first guard of the hold needs it, too, and ends last.
+#[test]
+fn permits_are_divided_in_a_hold_of_any_mode() {
+    for ask in [Ask::Exclusive, Ask::Shared] {
+        let mut it = Client::holds(ask);
+        it.locks(&["k"], permits(3));
+        it.answers("RLOCK.ACQUIRE k", ":7\r\n");
+        it.calls(release_permits(3, 1));
+        it.did();
+        it.drops(3);
+        assert_eq!(it.did(), [""; 0]);
+        it.drops(2);
+        assert_eq!(it.did(), ["RLOCK.RELEASE k o ALL FENCE 7"]);
+    }
+}
+
+#[test]
+fn a_released_lock_can_stay_taken_for_a_while() {
+    let mut it = Client::holds(Ask::Exclusive);
+    it.calls(release(Some(seconds(20))));
+    assert_eq!(it.did(), ["RLOCK.RENEW k o 20001"]);
+    // This is too long: it becomes free with its lease.
+    let mut it = Client::holds(Ask::Exclusive);
+    it.passes(1);
+    it.calls(release(Some(seconds(31 * 24 * 3600))));
+    let did = it.did();
+    assert!(did[0].starts_with("3 least is "), "{did:?}");
+    assert!(did[1].starts_with("RLOCK.RENEW k o 296"), "{did:?}");
+    let mut it = Client::holds(Ask::Exclusive);
+    it.does(|it, now| it.keep_until(now, TWO, now + seconds(5)));
+    it.drops(2);
+    assert_eq!(it.did(), ["RLOCK.RENEW k o 5001"]);
+}
+
+#[test]
+fn every_guard_of_a_hold_ends_with_it() {
+    let mut it = Client::holds(Ask::Exclusive);
+    for _ in 0..2 {
+        it.locks(&["k"], Ask::Exclusive);
+        it.answers("RLOCK.ACQUIRE", ":7\r\n");
+    }
+    it.drops(3);
+    it.did();
+    it.loses(7, "k");
+    it.loses(7, "k");
+    assert_eq!(
+        it.did(),
+        ["over 2: ", "over 4: "].map(|it| it.to_owned() + ENDED)
+    );
+    assert_eq!(it.session.remaining(TWO, it.now), Duration::ZERO);
+    it.drops(4);
+    it.drops(2);
+    assert!(it.session.is_empty());
+
+    // It was lost before the grant was read.
+    it.locks(&["k"], Ask::Exclusive);
+    it.loses(9, "k");
+    it.did();
+    it.answers("RLOCK.ACQUIRE", ":9\r\n");
+    assert_eq!(
+        it.did(),
+        ["5 granted 9".to_owned(), format!("over 5: {ENDED}")]
+    );
+}
+
+#[test]
+fn a_guard_that_its_caller_never_received_leaves_nothing() {
+    let mut it = Client::holds(Ask::Exclusive);
+    it.does(|it, now| it.untaken(now, TWO));
+    assert_eq!(it.did(), ["RLOCK.RELEASE k o ALL FENCE 7"]);
+}
+
+#[test]
+fn a_guard_changes_between_shared_and_exclusive() {
+    let mut it = Client::holds(Ask::Shared);
+    it.calls(Call::Downgrade { guard: TWO });
+    assert_eq!(it.did(), ["3 done"]);
+    it.calls(proclaim());
+    assert!(it.did()[0].ends_with("it must be exclusive, to publish a value"));
+    it.calls(upgrade());
+    it.did();
+    it.answers("RLOCK.ACQUIRE k o", ":9\r\n");
+    assert_eq!(it.did(), ["5 granted 9 to 2"]);
+    it.calls(proclaim());
+    it.answers("RLOCK.RENEW k o 30000 VALUE v", ":9\r\n");
+    assert_eq!(it.last(), "6 done");
+    it.calls(Call::Downgrade { guard: TWO });
+    it.answers("RLOCK.DOWNGRADE k o", ":9\r\n");
+    assert_eq!(it.last(), "7 done");
+    it.loses(9, "k");
+    it.calls(Call::Downgrade { guard: TWO });
+    it.calls(upgrade());
+    let lost = format!("the lock was lost: {ENDED}");
+    let did = it.did();
+    let expected = [
+        format!("over 2: {ENDED}"),
+        format!("8 {lost}"),
+        format!("9 {lost}"),
+    ];
+    assert_eq!(did, expected);
+    it.calls(release(None));
+    it.did();
+    it.calls(Call::Downgrade { guard: TWO });
+    it.calls(upgrade());
+    it.calls(extend(seconds(9)));
+    it.calls(release(None));
+    let expected = [11, 12, 13, 14].map(|call| format!("{call} {RELEASED}"));
+    assert_eq!(it.did(), expected);
+}
+
+/// Nobody needs the new grant then.
+#[test]
+fn an_upgrade_of_a_guard_that_was_released_meanwhile_is_undone() {
+    let mut it = Client::holds(Ask::Shared);
+    it.locks(&["k"], Ask::Shared);
+    it.answers("RLOCK.ACQUIRE", ":7\r\n");
+    it.calls(upgrade());
+    it.drops(2);
+    it.did();
+    it.answers("RLOCK.ACQUIRE", ":9\r\n");
+    assert_eq!(
+        it.did(),
+        [format!("4 {RELEASED}"), "RLOCK.DOWNGRADE k o".to_owned()]
+    );
+    it.answers("RLOCK.DOWNGRADE", ":9\r\n");
+    it.drops(3);
+    assert_eq!(it.did(), ["RLOCK.RELEASE k o ALL FENCE 9"]);
+
+    let mut it = Client::holds(Ask::Shared);
+    it.calls(upgrade());
+    it.abandons(3);
+    it.answers("RLOCK.ACQUIRE", "+WAITING\r\n");
+    it.answers("RLOCK.CANCEL", ":1\r\n");
+    it.answers("RLOCK.DOWNGRADE", "$-1\r\n");
+    it.did();
+    it.drops(2);
+    assert_eq!(it.did(), ["RLOCK.RELEASE k o ALL"]);
+}
+
+#[test]
+fn a_guard_is_extended_and_its_fence_is_raised() {
+    let mut it = Client::holds(Ask::Exclusive);
+    it.calls(extend(Duration::ZERO));
+    assert!(it.did()[0].starts_with("3 lease is 0ns"));
+    it.calls(raise());
+    it.answers("RLOCK.RENEW k o 30000 FENCE 70", ":70\r\n");
+    assert_eq!(it.last(), "4 done");
+    // It has this fence, and nearly all of this lease.
+    it.calls(raise());
+    assert_eq!(it.did(), ["5 done"]);
+    it.passes(2_000);
+    it.calls(raise());
+    it.answers("RLOCK.RENEW k o 30000 FENCE 70", ":70\r\n");
+    it.drops(2);
+    assert_eq!(it.last(), "RLOCK.RELEASE k o ALL FENCE 70");
+
+    // The first request may have raised it, even if the second one is refused.
+    for (is_repeated, release) in [
+        (false, "RLOCK.RELEASE k o ALL FENCE 7"),
+        (true, "RLOCK.RELEASE k o ALL"),
+    ] {
+        let mut it = Client::holds(Ask::Exclusive);
+        it.calls(raise());
+        if is_repeated {
+            it.reconnects();
+        }
+        it.answers("RLOCK.RENEW k o 30000 FENCE 70", "-ERR no\r\n");
+        it.drops(2);
+        let did = it.did();
+        assert!(did.contains(&release.to_owned()), "{did:?}");
+    }
+}
+
+#[test]
+fn servers_are_asked_and_leaders_are_observed() {
+    let key: Arc<[u8]> = b"k"[..].into();
+    let mut it = Client::connected();
+    it.asks_all();
+    it.answers("RLOCK.COUNTERS", ":3\r\n");
+    assert_eq!(it.last(), "2 [(Node(0), Ok(Integer(3)))]");
+    it.asks_all();
+    it.answers("RLOCK.COUNTERS", "-NOPERM no\r\n");
+    assert_eq!(it.last(), "3 [(Node(0), Err(not permitted: no))]");
+    it.calls(Call::Flush);
+    assert_eq!(it.did(), ["4 done"]);
+    it.calls(Call::Leader { key: key.clone() });
+    assert!(!it.session.is_empty());
+    it.answers("RLOCK.INFO k", info(Some((7, "v"))));
+    assert_eq!(it.last(), "5 leader Some(7)");
+    it.calls(Call::Leader { key: key.clone() });
+    it.answers("RLOCK.INFO k", ":1\r\n");
+    assert!(it.last().starts_with("6 unexpected reply"));
+    it.calls(Call::Observe { key: key.clone() });
+    let subscribed = ">3\r\n+subscribe\r\n+rlock:value:{k}\r\n:1\r\n";
+    it.answers("SUBSCRIBE", subscribed);
+    it.answers("RLOCK.INFO k", info(Some((7, "v"))));
+    assert_eq!(it.last(), "7 observes Some(7)");
+    it.abandons(7);
+    it.answers(
+        "UNSUBSCRIBE",
+        subscribed.replace("subscribe", "unsubscribe"),
+    );
+    it.answers("HELLO", usual(1, "HELLO"));
+    it.calls(Call::Observe { key });
+    it.answers("SUBSCRIBE", subscribed);
+    it.answers("RLOCK.INFO k", "-NOPERM no\r\n");
+    assert!(it.did().contains(&"8 not permitted: no".to_owned()));
+    assert!(!it.session.is_known(Id::of_number(8)));
+}
