@@ -92,10 +92,10 @@ async fn a_refused_renewal_is_logged_once_with_the_rule() {
     let loss = tokio::time::timeout(PATIENCE, guard.loss()).await.unwrap();
     assert_eq!(loss, Loss::LeaseEnded);
     let seen = seen.0.lock().unwrap();
-    let refusals: Vec<_> = seen.iter().filter(|it| it.contains("renew")).collect();
-    let [refusal] = refusals[..] else {
+    let [refusal, risk, _lost] = &seen[..] else {
         panic!("{seen:?}");
     };
+    assert!(risk.starts_with("k is at risk (no renewal for "), "{risk}");
     assert!(
         refusal.starts_with("cannot renew k (not permitted: "),
         "{refusal}"

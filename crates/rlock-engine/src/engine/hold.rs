@@ -186,10 +186,10 @@ impl Hold {
 
     /// Reports that, if it is due: for how long, and what is left.
     pub(super) fn risk(&mut self, now: Instant) -> Option<(Duration, Duration)> {
-        let until = self.proof.valid_until().filter(|until| now < *until)?;
         self.risk_due().filter(|due| *due <= now)?;
         self.is_risk_reported = true;
-        Some((now - self.asked, until - now))
+        let left = self.proof.remaining(now);
+        (!left.is_zero()).then(|| (now - self.asked, left))
     }
 
     /// Limits the validity of a bound hold to its grace, counted from the last
