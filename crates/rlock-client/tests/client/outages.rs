@@ -92,7 +92,7 @@ async fn a_refused_renewal_is_logged_once_with_the_rule() {
     let loss = tokio::time::timeout(PATIENCE, guard.loss()).await.unwrap();
     assert_eq!(loss, Loss::LeaseEnded);
     let seen = seen.0.lock().unwrap();
-    let [refusal, risk, _lost] = &seen[..] else {
+    let [refusal, risk, ..] = &seen[..] else {
         panic!("{seen:?}");
     };
     assert!(risk.starts_with("k is at risk (no renewal for "), "{risk}");
