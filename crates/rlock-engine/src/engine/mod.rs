@@ -438,7 +438,7 @@ impl Engine {
         let is_current = self.connection(node).is(sent.connection) && !sent.is_separate;
         if is_current && !matches!(result, Err(Fault::Broken(_))) {
             let known_good = self.node_state(node).known_good.max(sent.sent);
-            self.mark_alive(node, known_good, now);
+            self.mark_alive(now, node, known_good);
         }
         match sent.by {
             request::Requester::Work(id) => self.work_reply(now, id, request, sent, result),
