@@ -329,7 +329,10 @@ impl Engine {
         hold.failures = failures.saturating_add(1);
         self.hold_leaves(id, before, grace);
         self.hold_comes(now, id, node, grace);
-        if is_live {
+        if !is_live {
+            // Its timer was late, and is gone.
+            self.loss(now, id);
+        } else {
             self.connect_if_idle(node);
             match self.connection(node) {
                 ConnectionState::Up { .. } => {

@@ -287,7 +287,7 @@ fn a_hold_that_is_being_extended_is_attached_afterwards() {
     );
 }
 
-/// The process stood still for longer than the grace, and its caller has seen that. The connection is alive all the same.
+/// The process was paused for longer than the grace, and its caller has seen that. The connection is alive all the same.
 #[test]
 fn the_loss_that_a_caller_has_seen_after_a_stall_is_reported_at_once() {
     let mut it = Played::connected();
@@ -318,4 +318,17 @@ fn a_bound_hold_whose_slot_moves_to_an_unreachable_server_is_reported_after_its_
         "{lines:?}"
     );
     assert!(!it.proofs[1].is_live(it.now()));
+}
+
+/// The process was paused. It reads that the slot has moved before its timers fire.
+#[test]
+fn a_hold_that_is_over_when_its_slot_moves_is_reported() {
+    let mut it = crate::cluster::connected();
+    it.asks_on("{a}b", renewed(seconds(3)));
+    it.answers(3, "RLOCK.ACQUIRE", ":10\r\n");
+    it.passes(2000);
+    it.is_paused(4000);
+    it.actions();
+    it.answers(3, "RLOCK.RENEW", "-MOVED 15495 m:7\r\n");
+    assert!(it.did().contains(&"over: its lease ended".to_owned()));
 }
