@@ -4,7 +4,7 @@
 //! ([`Engine::handle`]). It returns actions, which are carried out in order
 //! ([`Engine::poll_action`]), and the moment at which it needs the next
 //! [`Event::Tick`] ([`Engine::next_deadline`]). The same input gives the same
-//! output, and `tests/simulation` checks the rules in this way.
+//! output, and `rlock-embed/tests/simulation` checks the rules in this way.
 //!
 //! - `work`: the operations in progress for each owner, and their order;
 //! - `call`: from a call for a lock to a grant, across lost connections;
@@ -316,6 +316,11 @@ impl Engine {
     /// Which server has which keys.
     pub fn routes(&self) -> &Routes {
         &self.routes
+    }
+
+    /// The terms on which a lock is held.
+    pub fn terms(&self, hold: Id) -> Option<Terms> {
+        self.holds.get(&hold).map(|hold| hold.terms)
     }
 
     /// The counters so far.
