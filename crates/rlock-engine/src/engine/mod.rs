@@ -4,7 +4,7 @@
 //! ([`Engine::handle`]). It returns actions, which are carried out in order
 //! ([`Engine::poll_action`]), and the moment at which it needs the next
 //! [`Event::Tick`] ([`Engine::next_deadline`]). The same input gives the same
-//! output, and `tests/simulation` checks the rules in this way.
+//! output, and `rlock-embed/tests/simulation` checks the rules in this way.
 //!
 //! - `work`: the operations in progress for each owner, and their order;
 //! - `call`: from a call for a lock to a grant, across lost connections;
@@ -318,6 +318,11 @@ impl Engine {
         &self.routes
     }
 
+    /// The terms on which a lock is held.
+    pub fn terms(&self, hold: Id) -> Option<Terms> {
+        self.holds.get(&hold).map(|hold| hold.terms)
+    }
+
     /// The counters so far.
     pub fn metrics(&self) -> Metrics {
         self.metrics
@@ -438,7 +443,7 @@ impl Engine {
         let is_current = self.connection(node).is(sent.connection) && !sent.is_separate;
         if is_current && !matches!(result, Err(Fault::Broken(_))) {
             let known_good = self.node_state(node).known_good.max(sent.sent);
-            self.mark_alive(node, known_good, now);
+            self.mark_alive(now, node, known_good);
         }
         match sent.by {
             request::Requester::Work(id) => self.work_reply(now, id, request, sent, result),

@@ -13,6 +13,7 @@ use crc::{CRC_16_XMODEM, Crc};
 use crate::engine::claims::{Claims, Numbers};
 use crate::engine::hold::Hold;
 use crate::engine::instant::Instant;
+use crate::engine::terms::validity_end;
 use crate::engine::watchdog::Renewals;
 use crate::engine::work::{Stage, Work};
 use crate::engine::{Action, ConnectionState, Engine, Id, in_order};
@@ -152,11 +153,29 @@ impl Engine {
         state.map_or(Instant::from_nanos(0), |state| state.known_good)
     }
 
-    pub(super) fn mark_alive(&mut self, node: Node, known_good: Instant, last_answer: Instant) {
+    pub(super) fn mark_alive(&mut self, now: Instant, node: Node, known_good: Instant) {
+        self.report_ended_graces(now, node);
         let state = self.node_state(node);
-        (state.known_good, state.last_answer) = (known_good, last_answer);
+        (state.known_good, state.last_answer) = (known_good, now);
         if let Some(alive) = self.alive.get(usize::from(node.0)) {
             alive.store(known_good.nanos(), Ordering::Release);
+        }
+    }
+
+    /// The callers of a bound hold may have seen that it is over, while nothing
+    /// showed for longer than its grace that its connection was alive. It stays
+    /// over, although it is now.
+    fn report_ended_graces(&mut self, now: Instant, node: Node) {
+        let state = self.node_state(node);
+        let grace = state.graces.keys().next();
+        let (known_good, grace) = (state.known_good, grace.copied());
+        if grace.is_none_or(|grace| validity_end(known_good, grace) > now) {
+            return;
+        }
+        let over = self.holds_at(node);
+        let over = over.filter(|(_, hold)| hold.proof.valid_until().is_none());
+        for id in over.map(|(id, _)| id).collect::<Vec<_>>() {
+            self.loss(now, id);
         }
     }
 
@@ -184,7 +203,7 @@ impl Engine {
             is_predecessor_gone,
         };
         self.metrics.reconnects += u64::from(is_again);
-        self.mark_alive(node, now, now);
+        self.mark_alive(now, node, now);
         self.check_all(now, node);
         self.resume(now, node);
         self.keep_heartbeat(now, node);
@@ -310,7 +329,10 @@ impl Engine {
         hold.failures = failures.saturating_add(1);
         self.hold_leaves(id, before, grace);
         self.hold_comes(now, id, node, grace);
-        if is_live {
+        if !is_live {
+            // Its timer was late, and is gone.
+            self.loss(now, id);
+        } else {
             self.connect_if_idle(node);
             match self.connection(node) {
                 ConnectionState::Up { .. } => {

@@ -130,6 +130,18 @@ impl Proof {
         }
     }
 
+    /// When it is over if nothing more arrives at the server that reports its loss;
+    /// none if it is over.
+    pub(super) fn quiet_end(&self) -> Option<Instant> {
+        let until = self.valid_until()?;
+        Some(self.while_connected(until.nanos()))
+    }
+
+    /// Whether that server reports its loss.
+    pub(super) fn is_reported_by(&self, node: Node) -> bool {
+        self.node.load(Ordering::Acquire) == node.0
+    }
+
     /// Limits `until` to the time for which the connection is known to be alive.
     fn while_connected(&self, until: u64) -> Instant {
         let until = Instant::from_nanos(until);

@@ -102,7 +102,13 @@ impl Engine {
         let until = self.holds.get(&id).and_then(|hold| {
             // Its guards may have noticed its end first.
             let is_news = !hold.is_reported && hold.proof.loss(now).is_some();
-            hold.proof.valid_until().or(is_news.then_some(now))
+            // It has moved, and nothing asks the server that reports its loss.
+            let is_quiet = hold.renewing.is_none() && !hold.proof.is_reported_by(hold.node);
+            let end = match is_quiet {
+                true => hold.proof.quiet_end(),
+                false => hold.proof.valid_until(),
+            };
+            end.or(is_news.then_some(now))
         });
         let due = until.map(|until| due.map_or(until, |due| until.min(due)).max(now));
         let Some(hold) = self.holds.get_mut(&id) else {

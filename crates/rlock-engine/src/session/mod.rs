@@ -843,19 +843,20 @@ impl Session {
     fn upgrade(&mut self, call: Id, guard: Id, queueing: Queueing) {
         let held = self.guards.get_mut(&guard);
         let grant = held.map_or(Err(Error::Lost(Loss::Released)), Guard::one);
-        let claims = grant.and_then(|grant| match grant.proof.end_of(self.now) {
-            None => Ok(grant.proof.claims.clone()),
+        let held = grant.and_then(|grant| match grant.proof.end_of(self.now) {
+            None => Ok((grant.proof.claims.clone(), grant.proof.hold)),
             Some(loss) => Err(Error::Lost(loss)),
         });
-        match claims {
-            Ok(claims) => {
+        match held {
+            Ok((claims, hold)) => {
+                // It may be lost before it is upgraded. Then the lock is taken again.
+                let terms = self.endpoint.engine().terms(hold);
                 self.calls.insert(call, Progress::Upgrade { guard });
                 let lock = Lock {
                     claims,
                     ask: Ask::Exclusive,
                     value: None,
-                    // The engine uses the terms of the existing hold.
-                    terms: Terms::default(),
+                    terms: terms.unwrap_or_default(),
                     queueing,
                 };
                 self.ask(call, lock);

@@ -301,8 +301,13 @@ impl Played {
 
     /// The process stalls; its timers fire late.
     pub(crate) fn stalls(&mut self, ms: u64) {
-        self.now += ms * 1_000_000;
+        self.is_paused(ms);
         self.handle(Event::Tick);
+    }
+
+    /// The process stalls, and reads before its timers fire.
+    pub(crate) fn is_paused(&mut self, ms: u64) {
+        self.now += ms * 1_000_000;
     }
 
     /// Asks for a lock, and waits up to a minute.

@@ -440,3 +440,49 @@ fn a_hold_with_little_left_does_not_wait_for_the_renewal_of_another() {
     it.passes(500);
     assert!(it.has_sent("RLOCK.RENEW l"));
 }
+
+/// The process was paused for longer than the grace, and its caller has seen that. The connection is alive all the same.
+#[test]
+fn the_loss_that_a_caller_has_seen_after_a_stall_is_reported_at_once() {
+    let mut it = Played::connected();
+    it.asks_on("k", renewed(seconds(30)).bound(seconds(1)).unwrap());
+    it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+    it.actions();
+    it.stalls(1500);
+    assert_eq!(it.actions(), ["1 PING"]);
+    assert!(!it.proofs[0].is_live(it.now()));
+    it.answers(1, "PING", "+PONG\r\n");
+    assert_eq!(it.actions(), ["over: its lease ended"]);
+}
+
+/// Without heartbeats for it at its former server, it is over after its grace.
+#[test]
+fn a_bound_hold_whose_slot_moves_to_an_unreachable_server_is_reported_after_its_grace() {
+    let mut it = crate::cluster::connected();
+    it.asks_on("{a}b", renewed(seconds(30)).bound(seconds(2)).unwrap());
+    it.answers(3, "RLOCK.ACQUIRE", ":10\r\n");
+    it.queries("{a}b");
+    it.answers(3, "RLOCK.INFO", "-MOVED 15495 o:9\r\n");
+    it.actions();
+    let lines = timeline(&mut it, 9000, 9, None);
+    let over = lines.iter().find(|line| line.contains("over"));
+    assert_eq!(
+        over.map(String::as_str),
+        Some("1978 over: its lease ended"),
+        "{lines:?}"
+    );
+    assert!(!it.proofs[1].is_live(it.now()));
+}
+
+/// The process was paused. It reads that the slot has moved before its timers fire.
+#[test]
+fn a_hold_that_is_over_when_its_slot_moves_is_reported() {
+    let mut it = crate::cluster::connected();
+    it.asks_on("{a}b", renewed(seconds(3)));
+    it.answers(3, "RLOCK.ACQUIRE", ":10\r\n");
+    it.passes(2000);
+    it.is_paused(4000);
+    it.actions();
+    it.answers(3, "RLOCK.RENEW", "-MOVED 15495 m:7\r\n");
+    assert!(it.did().contains(&"over: its lease ended".to_owned()));
+}

@@ -966,13 +966,17 @@ impl Quorum {
             return self.fail(call, Error::Lost(Loss::Released));
         };
         self.look_at(now, hold);
+        let loss = self.holds.get(&hold).and_then(|it| it.proof.loss(now));
         if !self.is_last_guard(guard, hold) {
-            return self.resolve(call, Outcome::Done);
+            // The others see the loss by themselves.
+            return match loss {
+                Some(loss) => self.fail(call, Error::Lost(loss)),
+                None => self.resolve(call, Outcome::Done),
+            };
         }
         let Some(it) = self.holds.get(&hold) else {
             return self.fail(call, Error::Lost(Loss::Released));
         };
-        let loss = it.proof.loss(now);
         let mut asked = Asked::begin(now, it.terms.lease);
         let usable = self.members.usable(now, None);
         // The rest is asked first, and the gate last.
