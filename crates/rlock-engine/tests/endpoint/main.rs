@@ -4,6 +4,7 @@
 //! bytes arrive, and how much time passes.
 
 mod cluster;
+mod cost;
 mod greeting;
 mod holds;
 mod late;
