@@ -5,6 +5,7 @@
 
 mod cluster;
 mod cost;
+mod earlier;
 mod greeting;
 mod holds;
 mod late;
