@@ -76,9 +76,11 @@
 //! the connection is lost at that moment, a hold may stay until its lease ends,
 //! but only if the server does not let this client close its own earlier
 //! connection (`CLIENT KILL`). Without that right, a late release may also free
-//! a lock that the same long-lived [`Owner`] has taken again since. If a
-//! process ends while it waits, the server keeps its places for at most 10 s;
-//! they hold up nobody.
+//! a lock that the same long-lived [`Owner`] has taken again since, a late renewal
+//! may shorten a lease to what it was before an extension, and a late request may
+//! take a wait's place in the queue to the earlier connection: then the wait goes
+//! on only when the client connects again. If a process ends while it waits, the
+//! server keeps its places for at most 10 s; they hold up nobody.
 //!
 //! An operator can end a wait with `RLOCK.CANCEL`: the call then fails with
 //! [`Error::Cancelled`].

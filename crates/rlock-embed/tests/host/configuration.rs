@@ -3,10 +3,6 @@
 use rlock_embed::format::{VERSION, Wire as _, Writer};
 use rlock_embed::messages::{Configuration, Together};
 
-pub(crate) fn configuration(url: &str, name: &str) -> Vec<u8> {
-    configured(&[url], Together::Single, name)
-}
-
 pub(crate) fn configured(urls: &[&str], together: Together, name: &str) -> Vec<u8> {
     // It becomes part of the client's channel, which must be unique.
     let first = name.bytes().next().unwrap_or(0);

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use rlock_embed::Machine;
 use rlock_embed::format::{Data, Fence, NONE};
 use rlock_embed::messages::{
-    Access, Action, Event, Fault, Mode, Owner, Owning, Terms, Wanted, read_output,
+    Access, Action, Event, Fault, Mode, Owner, Owning, Terms, Together, Wanted, read_output,
 };
 
-use crate::configuration::configuration;
+use crate::configuration::configured;
 
 /// One exchange with a machine.
 pub(crate) struct Step {
@@ -35,7 +35,7 @@ pub(crate) struct Host {
 
 impl Host {
     pub(crate) fn new(url: &str, name: &str) -> Self {
-        let configuration = configuration(url, name);
+        let configuration = configured(&[url], Together::Single, name);
         Self {
             machine: Machine::new(&configuration).unwrap(),
             sockets: BTreeMap::new(),

@@ -7,7 +7,7 @@ mod host;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use configuration::{configuration, configured};
+use configuration::configured;
 use form::{answer, fields, fields_of_event, shown};
 use host::{EXCLUSIVE, Host};
 use rlock_embed::format::{NONE, Reader};
@@ -214,10 +214,12 @@ fn a_release_with_a_time_out_of_range_frees_nothing() {
 #[test]
 fn bad_arguments_are_named() {
     for url in ["http://x", "redis://", ""] {
-        let wrong = Machine::new(&configuration(url, "")).err().unwrap();
+        let wrong = Machine::new(&configured(&[url], Together::Single, ""))
+            .err()
+            .unwrap();
         assert!(wrong.starts_with("url is "), "{url}: {wrong}");
     }
-    let wrong = Machine::new(&configuration("redis://x", "a b"))
+    let wrong = Machine::new(&configured(&["redis://x"], Together::Single, "a b"))
         .err()
         .unwrap();
     assert!(wrong.contains("name"), "{wrong}");

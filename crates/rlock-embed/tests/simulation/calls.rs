@@ -3,16 +3,22 @@
 use std::time::Duration;
 
 use rlock_embed::format::{Fence, NONE};
-use rlock_embed::messages::{Access, Action, Event, Leader, Mode, Owner, Owning, Terms, Wanted};
+use rlock_embed::messages::{Access, Action, Event, Leader, Mode, Owner, Owning, Wanted};
+use rlock_engine::engine::Id;
+use rlock_engine::engine::instant::Instant;
 
+use crate::hosts::{GRACE_MS, KEYS};
+use crate::steps::Asked;
 use crate::world::{CLIENTS, MS, SECOND, World};
 
 /// How long a call that does not wait for a lock is retried.
 const PATIENCE: u64 = 10 * SECOND;
 /// How long after its limit a call may end: replicas may have to answer after the server's last message, and timers
-/// are late.
+/// are late. A quorum asks its members one after the other.
 const MARGIN: u64 = 2_100 * MS;
-const LEASE_MAX: u64 = 40 * SECOND;
+const MARGIN_OF_QUORUM: u64 = 26 * SECOND;
+/// The longest grace.
+const GRACE_MAX: u64 = 15 * SECOND;
 /// The permits, which have a key of their own.
 pub(crate) const LIMIT: u32 = 3;
 /// Exclusive, shared, or some of the permits.
@@ -32,21 +38,6 @@ const fn mode(mode: Access, permits: u32, limit: u32) -> Mode {
     }
 }
 
-/// A time in milliseconds of a message.
-fn millis(time: u64) -> Option<Duration> {
-    (time != NONE).then(|| Duration::from_millis(time))
-}
-
-/// In slots 15495, 3300 and 7365.
-const KEYS: [&[&str]; 6] = [
-    &["a"],
-    &["b"],
-    &["c"],
-    &["b", "a"],
-    &["a", "c"],
-    &["c", "a", "b"],
-];
-
 /// The fence of each key.
 fn named(fences: &[(&[u8], Fence)]) -> Vec<(String, u64)> {
     let fences = fences.iter();
@@ -56,17 +47,17 @@ fn named(fences: &[(&[u8], Fence)]) -> Vec<(String, u64)> {
 
 #[derive(Debug)]
 pub(crate) struct Call {
-    what: What,
-    begun: u64,
+    pub(crate) what: What,
+    pub(crate) begun: u64,
     /// The deadline for its end.
     pub(crate) latest: Option<u64>,
+    /// The connection that it needs if it waits for nobody.
+    pub(crate) quick: Option<u64>,
 }
 
 #[derive(Debug)]
-enum What {
-    /// The keys, the index in [`MODES`], the grace if it is bound, and whether the server can keep it after a
-    /// release.
-    Lock(Vec<&'static str>, u8, u64, bool),
+pub(crate) enum What {
+    Lock(Box<Locked>),
     /// What several keys exclude was asked for, or to release other permits than a guard has.
     Invalid,
     Upgrade(u64),
@@ -77,9 +68,24 @@ enum What {
     Done,
     Flush,
     Question,
-    /// The last report, if there was one.
-    Observe(Option<Option<(u64, Vec<u8>)>>),
+    /// The key, and the last report, if there was one.
+    Observe(&'static str, Option<Option<(u64, Vec<u8>)>>),
     Leader,
+}
+
+/// What was asked for.
+#[derive(Debug)]
+pub(crate) struct Locked {
+    keys: Vec<&'static str>,
+    owner: String,
+    /// The index in [`MODES`].
+    mode: u8,
+    lease: u64,
+    margin: u64,
+    grace: Option<u64>,
+    has_replicas: bool,
+    /// Whether the server can keep it after a release.
+    is_plain: bool,
 }
 
 #[derive(Debug)]
@@ -90,112 +96,43 @@ pub(crate) struct Guard {
     pub(crate) mode: u8,
     /// How many are not released.
     pub(crate) permits: u32,
-    begun: u64,
+    pub(crate) granted: u64,
+    /// The same before an upgrade.
+    first: u64,
+    pub(crate) lease: u64,
+    pub(crate) margin: u64,
     /// How long it outlives its connection, if it is bound.
-    pub(crate) grace: u64,
-    /// Whether the server can keep it after a release.
+    pub(crate) grace: Option<u64>,
     is_plain: bool,
+    /// Whether others had some of its permits.
+    is_part: bool,
+    pub(crate) is_extended: bool,
     pub(crate) is_over: bool,
     pub(crate) dead_since: Option<u64>,
+    /// Since when its server has nothing of it.
+    pub(crate) gone_since: Option<u64>,
+}
+
+impl Guard {
+    /// Whether its owner may have made requests before it took this lock.
+    pub(crate) fn is_of_activity(&self) -> bool {
+        self.owner.contains(":a")
+    }
+}
+
+impl Call {
+    /// A key and the owner that asks for it.
+    pub(crate) fn asked(&self) -> Option<(&'static str, String)> {
+        match &self.what {
+            What::Lock(it) => Some((it.keys[0], it.owner.clone())),
+            _ => None,
+        }
+    }
 }
 
 impl World<'_> {
-    pub(crate) fn step(&mut self, step: &[u8; 6]) {
-        let [what, client, how, which, time, _] = *step;
-        let client = usize::from(client) % CLIENTS;
-        if self.clients[client].stopped_until > self.now && !matches!(what % 32, 24 | 25 | 28) {
-            return;
-        }
-        let guards = &self.clients[client].guards;
-        let guard = guards
-            .keys()
-            .nth(usize::from(which) % guards.len().max(1))
-            .copied();
-        let calls = self.clients[client].calls.keys();
-        let calls: Vec<u64> = calls.copied().collect();
-        match (what % 32, guard) {
-            (0..=8, _) => self.asks(client, how, which),
-            (9, _) => self.observes(client, how, which),
-            (10..=15, Some(guard)) if how % 2 == 1 => {
-                let several = guards.iter().find(|it| it.1.permits > 1);
-                let guard = several.map_or(guard, |it| *it.0);
-                self.releases_some(client, guard, how / 2);
-            }
-            (10..=15, Some(guard)) => {
-                let least = (how % 3 == 0).then(|| 20 * u64::from(time));
-                self.releases(client, guard, least);
-            }
-            (16 | 17, Some(guard)) => {
-                let wait = [NONE, 0, 10 * u64::from(time)][usize::from(how) % 3];
-                self.calls(client, What::Upgrade(guard), wait, 1, |call| {
-                    let wait = millis(wait);
-                    Event::Upgrade { call, guard, wait }
-                });
-            }
-            (18, Some(guard)) => {
-                // An invalid lease is the caller's error.
-                let lease = Duration::from_millis(200 * u64::from(how));
-                let event = |call| Event::Extend { call, guard, lease };
-                self.calls(client, What::Done, 0, 1, event);
-            }
-            (19 | 20, Some(guard)) => {
-                let it = self.clients[client].guards.get_mut(&guard).unwrap();
-                if it.fences.len() == 1 && it.mode == 0 {
-                    it.mode = 1;
-                }
-                let event = |call| Event::Downgrade { call, guard };
-                self.calls(client, What::Done, 0, 1, event);
-            }
-            (21 | 22, _) => {
-                if let Some(&call) = calls.get(usize::from(which) % calls.len().max(1)) {
-                    self.clients[client].calls.remove(&call);
-                    self.tell(client, Event::Abandon { call });
-                }
-            }
-            (23, _) => self.wonders(client),
-            (24, _) => {
-                self.disturbed = self.now;
-                self.kept.clear();
-                self.cut(client, which, how);
-            }
-            (25, _) if how < 128 => {
-                self.disturbed = self.now;
-                self.kept.clear();
-                let keeps = how % 3 != 0;
-                if !keeps {
-                    ["a", "b", "c", "p"]
-                        .iter()
-                        .for_each(|key| self.is_doubtful(key));
-                }
-                self.restarts(keeps, u64::from(time) * 12 * MS);
-            }
-            (26, _) if how < 128 => self.stops(client, 50 * MS * u64::from(which)),
-            (27, _) if how < 32 && self.may_begin() => self.dies(client),
-            (27, _) if how < 128 && self.may_begin() => self.closes(client),
-            (28, _) => {
-                let key = ["a", "b", "c", "p"][usize::from(which) % 4];
-                let words = ["RLOCK.FORCE", key, "QUEUE"];
-                let words = &words[..2 + usize::from(how % 2)];
-                let words: Vec<_> = words.iter().map(ToString::to_string).collect();
-                self.is_doubtful(key);
-                self.disturbed = self.now;
-                self.kept.clear();
-                self.server.set_time(self.now);
-                self.server.lock(0, &words);
-                self.has_acted();
-            }
-            (29, _) => self.errs(client, how, which),
-            (30, _) if how < 64 => {
-                self.calls(client, What::Done, 0, 1, |call| Event::Connect { call });
-            }
-            (30, _) => self.proclaims(client, guard, time),
-            (31, _) => self.calls(client, What::Question, 0, 1, |call| Event::Metrics { call }),
-            _ => {}
-        }
-    }
-
     /// Starts a call that may wait for `wait` milliseconds. One that does not wait has some time for each of its `requests`.
-    fn calls<'e>(
+    pub(crate) fn calls<'e>(
         &mut self,
         client: usize,
         what: What,
@@ -203,107 +140,135 @@ impl World<'_> {
         requests: u64,
         event: impl FnOnce(u64) -> Event<'e>,
     ) {
-        let now = self.now;
+        let begun = self.now;
+        let margin = match self.kind.is_quorum() {
+            true => MARGIN_OF_QUORUM,
+            false => MARGIN,
+        };
+        let quick = match (&what, wait) {
+            (What::Lock(it), 0) => self.quick(client, it),
+            _ => None,
+        };
         let this = &mut self.clients[client];
         this.last += 1;
         let limit = match wait {
             NONE => None,
-            0 => Some(PATIENCE * requests + MARGIN),
-            wait => Some(wait * MS + MARGIN),
+            0 => Some(PATIENCE * requests + margin),
+            wait => Some(wait * MS + margin),
         };
-        let latest = limit.map(|it| now + it);
+        let latest = limit.map(|it| begun + it);
         let call = this.last;
-        let begun = now;
         this.calls.insert(
             call,
             Call {
                 what,
                 begun,
                 latest,
+                quick,
             },
         );
-        self.tell(client, event(call));
+        self.tell(client, &event(call));
     }
 
-    fn asks(&mut self, client: usize, how: u8, which: u8) {
+    /// The connection that a call for a lock needs for a quick answer, if it is there.
+    fn quick(&self, client: usize, it: &Locked) -> Option<u64> {
+        let is_first = !it.owner.contains(":a") && it.keys.len() == 1;
+        let is_first = is_first && !it.has_replicas && !self.kind.is_quorum();
+        let wires = self.open_wires(client, Some(self.home(it.keys[0])));
+        let mut wires = wires.into_iter().filter(|it| self.wires[it].is_main);
+        wires.next().filter(|_| is_first)
+    }
+
+    pub(crate) fn asks(&mut self, asked: &Asked) {
+        let client = asked.client;
         let this = &self.clients[client];
         if this.calls.len() + this.guards.len() > 6 {
             return;
         }
-        let mode = [0, 0, 0, 1, 1, 2, 3, 4][usize::from(which) % 8];
-        let keys: &[_] = match mode {
-            0 | 1 => KEYS[usize::from(which / 8) % 6],
-            _ => &["p"],
-        };
-        let wait = match how % 4 {
-            0 => 0,
-            1 => NONE,
-            _ => 1 + self.below(5_000),
-        };
-        let lease = match self.below(8) {
-            0 => LEASE_MAX / MS,
-            // The first may be over before the last is taken.
-            1 | 2 if keys.len() > 1 && wait != NONE => 3 + self.below(5),
-            _ => 1_000 + self.below(8_000),
-        };
-        let (mut renewed, mut most, mut bound, mut replicas) = (true, NONE, NONE, 0);
-        match how / 4 % 8 {
-            0 => renewed = false,
-            1 => most = lease + self.below(5_000),
-            2 => bound = lease / 2,
-            3 if keys.len() == 1 => replicas = 1,
-            _ => {}
+        let (mut asked, is_quorum) = (asked.clone(), self.kind.is_quorum());
+        if is_quorum {
+            let lease = asked.terms.lease.as_millis() as u64;
+            asked.terms.lease = Duration::from_millis(300 + lease % (GRACE_MS - 300));
+            // Sometimes it is asked for what only one server has.
+            if !self.is_calm && self.below(16) > 0 {
+                (asked.mode, asked.value, asked.terms.replicas) = (0, None, 0);
+                asked.keys = [&["a"], &["b"]][self.below(2) as usize];
+            }
         }
-        // Activities get their holds by several calls.
-        let is_activity = how / 32 < 3 && mode < 2;
-        let is_plain = renewed && most == NONE && bound == NONE && !is_activity;
-        let requests = match self.is_cluster() {
-            true => keys.len() as u64 + 1,
-            false => 1,
+        // It may be entered again with other terms.
+        if asked.activity.is_some() && asked.terms.bound < Some(Duration::from_millis(400)) {
+            asked.terms.bound = None;
+        }
+        let shortest = asked.terms.bound.unwrap_or(asked.terms.lease);
+        let margin = shortest.min(asked.terms.lease) / 10;
+        asked.terms.margin = asked.terms.margin.min(margin);
+        let Asked {
+            keys, mode, terms, ..
+        } = &asked;
+        let has_replicas = terms.replicas > 0;
+        let is_invalid = match is_quorum {
+            true => *mode > 0 || keys.len() > 1 || asked.value.is_some() || has_replicas,
+            false => keys.len() > 1 && (*mode != 0 || terms.bound.is_some()),
         };
+        // Activities get their holds by several calls.
+        let is_plain = terms.renewed
+            && terms.max_hold.is_none()
+            && terms.bound.is_none()
+            && asked.activity.is_none();
+        let requests = match keys.len() as u64 {
+            1 => 1,
+            keys => keys + 1,
+        };
+        let nanos = |time: Duration| time.as_nanos() as u64;
         let mut names = keys.to_vec();
         names.sort_unstable();
-        let grace = if bound == NONE { 0 } else { bound * MS };
-        let what = match keys.len() > 1 && (mode != 0 || bound != NONE) {
+        let what = match is_invalid {
             true => What::Invalid,
-            false => What::Lock(names, mode as u8, grace, is_plain),
+            false => What::Lock(Box::new(Locked {
+                keys: names,
+                owner: self.clients[client].next_owner(asked.activity),
+                mode: *mode as u8,
+                lease: nanos(terms.lease),
+                // An activity may enter a hold again, and gets its margin.
+                margin: match asked.activity {
+                    Some(_) => 0,
+                    None => nanos(terms.margin),
+                },
+                grace: match asked.activity {
+                    Some(_) => Some(GRACE_MAX),
+                    None => terms.bound.map(nanos),
+                },
+                has_replicas,
+                is_plain,
+            })),
         };
-        let is_campaign = mode == 0 && keys.len() == 1 && how.is_multiple_of(2);
-        let value = how.to_string();
-        self.calls(client, what, wait, requests, |call| {
-            let owner = if is_activity {
-                Owning::Activity
-            } else {
-                Owning::New
-            };
-            let (activity, name) = (u64::from(how % 2), "");
+        let longest = &mut self.clients[client].longest;
+        *longest = (*longest).max(nanos(terms.lease));
+        let value = asked.value.map(|it| it.to_string()).unwrap_or_default();
+        let time = (asked.wait != NONE).then(|| Duration::from_millis(asked.wait));
+        self.calls(client, what, asked.wait, requests, |call| {
             let wanted = Wanted {
                 owner: Owner {
-                    owner,
-                    activity,
-                    name,
+                    owner: match asked.activity {
+                        Some(_) => Owning::Activity,
+                        None => Owning::New,
+                    },
+                    activity: asked.activity.unwrap_or(0),
+                    name: "",
                 },
                 keys: keys.iter().map(|key| key.as_bytes()).collect(),
-                mode: MODES[mode].clone(),
+                mode: MODES[*mode].clone(),
             };
-            let terms = Terms {
-                lease: Duration::from_millis(lease),
-                renewed,
-                max_hold: millis(most),
-                bound: millis(bound),
-                replicas,
-                margin: Duration::ZERO,
-            };
-            let (wait, value) = (millis(wait), value.as_bytes());
-            match is_campaign {
-                true => Event::Campaign {
+            let (wait, terms, value) = (time, terms.clone(), value.as_bytes());
+            match asked.value {
+                Some(_) => Event::Campaign {
                     call,
                     wanted,
                     wait,
                     terms,
                     value,
                 },
-                false => Event::Lock {
+                None => Event::Lock {
                     call,
                     wanted,
                     wait,
@@ -313,33 +278,24 @@ impl World<'_> {
         });
     }
 
-    fn proclaims(&mut self, client: usize, guard: Option<u64>, time: u8) {
-        let Some(guard) = guard else { return };
-        let value = usize::from(time) * 5;
-        // A value that is too long is the caller's error, and so is a value with a shared guard.
-        let value = &vec![b'v'; value];
-        self.calls(client, What::Done, 0, 1, |call| Event::Proclaim {
-            call,
-            guard,
-            value,
-        });
-    }
-
-    fn observes(&mut self, client: usize, how: u8, which: u8) {
-        let key = ["a", "b", "c"][usize::from(which) % 3].as_bytes();
-        if how.is_multiple_of(4) {
+    pub(crate) fn observes(&mut self, client: usize, name: &'static str, once: bool) {
+        let key = name.as_bytes();
+        if self.kind.is_quorum() {
+            return self.calls(client, What::Invalid, 0, 1, |call| Event::Leader {
+                call,
+                key,
+            });
+        }
+        if once {
             return self.calls(client, What::Leader, 0, 1, |call| Event::Leader {
                 call,
                 key,
             });
         }
         let observers = self.clients[client].calls.values();
-        if observers
-            .filter(|it| matches!(it.what, What::Observe(_)))
-            .count()
-            < 4
-        {
-            let what = What::Observe(None);
+        let observers = observers.filter(|it| matches!(it.what, What::Observe(..)));
+        if observers.count() < 4 {
+            let what = What::Observe(name, None);
             self.calls(client, what, NONE, 1, |call| Event::Observe { call, key });
         }
     }
@@ -347,11 +303,11 @@ impl World<'_> {
     /// Ends calls that nothing else ends.
     pub(crate) fn looks_away(&mut self, client: usize) {
         let calls = self.clients[client].calls.iter();
-        let observers = calls.filter(|it| matches!(it.1.what, What::Observe(_)));
+        let observers = calls.filter(|it| matches!(it.1.what, What::Observe(..)));
         let observers: Vec<u64> = observers.map(|it| *it.0).collect();
         for call in observers {
             self.clients[client].calls.remove(&call);
-            self.tell(client, Event::Abandon { call });
+            self.tell(client, &Event::Abandon { call });
         }
     }
 
@@ -360,7 +316,7 @@ impl World<'_> {
         let leader = leader.map(|it| (it.fence.0, it.value.to_vec()));
         self.seen.changes += 1;
         let call = self.clients[client].calls.get_mut(&call);
-        let Some(What::Observe(known)) = call.map(|it| &mut it.what) else {
+        let Some(What::Observe(_, known)) = call.map(|it| &mut it.what) else {
             return self.is_wrong(|| "nobody observes".to_owned());
         };
         let before = known.replace(leader.clone());
@@ -369,14 +325,14 @@ impl World<'_> {
             Some(before) => missed || *before != leader,
         };
         let fences = (before.flatten().map(|it| it.0), leader.map(|it| it.0));
-        let goes_back = matches!(fences, (Some(before), Some(now)) if now < before);
+        let goes_back = matches!(fences, (Some(before), Some(now)) if now < before) && !missed;
         if goes_back || !is_news {
             self.is_wrong(|| format!("observed: {fences:?}, missed: {missed}"));
         }
     }
 
     /// Releases some permits of a guard, or all of them; or none or too many, which is the caller's error.
-    fn releases_some(&mut self, client: usize, guard: u64, how: u8) {
+    pub(crate) fn releases_some(&mut self, client: usize, guard: u64, how: u8) {
         let it = self.clients[client].guards.get_mut(&guard).unwrap();
         let permits = match how % 8 {
             0 => 0,
@@ -384,6 +340,7 @@ impl World<'_> {
             more => 1 + u32::from(more) % it.permits,
         };
         let what = match it.permits.checked_sub(permits) {
+            _ if self.kind.is_quorum() => What::Invalid,
             Some(0) => self.leaves(client, guard, None),
             Some(rest) if permits > 0 => {
                 it.permits = rest;
@@ -398,25 +355,79 @@ impl World<'_> {
         });
     }
 
+    /// Gives one permit of a guard to a new one.
+    pub(crate) fn splits(&mut self, client: usize, guard: u64) {
+        let now = Instant::from_nanos(self.now);
+        let this = &mut self.clients[client];
+        let part = this.last + 1;
+        let is_upgraded = this.upgrades(guard);
+        let it = this.guards.get_mut(&guard).unwrap();
+        let session = this.typed.machine.as_session();
+        let Some(session) = session.filter(|_| this.machine.is_none() && !is_upgraded) else {
+            return;
+        };
+        let is_split = session.split(now, Id::of_number(guard), Id::of_number(part), 1);
+        if is_split != (it.permits > 1) {
+            let it = format!("{it:?} was split: {is_split}");
+            return self.is_wrong(|| it);
+        }
+        if is_split {
+            this.last = part;
+            it.permits -= 1;
+            it.is_part = true;
+            let other = Guard {
+                fences: it.fences.clone(),
+                owner: it.owner.clone(),
+                permits: 1,
+                ..*it
+            };
+            this.guards.insert(part, other);
+            self.seen.parts += 1;
+            self.tell(client, &Event::Tick {});
+        }
+    }
+
+    /// Gives all permits of a guard to another one of the same hold.
+    pub(crate) fn merges(&mut self, client: usize) {
+        let now = Instant::from_nanos(self.now);
+        if !self.is_running(client) {
+            return;
+        }
+        let this = &mut self.clients[client];
+        let permits = this.guards.iter().filter(|it| it.1.mode > 1);
+        let permits: Vec<u64> = permits.map(|it| *it.0).collect();
+        let ([one, other, ..], Some(session), None) =
+            (&permits[..], this.typed.machine.as_session(), &this.machine)
+        else {
+            return;
+        };
+        if session.merge(now, Id::of_number(*one), Id::of_number(*other)) {
+            let part = this.guards.remove(other).unwrap();
+            this.guards.get_mut(one).unwrap().permits += part.permits;
+            self.tell(client, &Event::Tick {});
+        }
+    }
+
     pub(crate) fn releases(&mut self, client: usize, guard: u64, least: Option<u64>) {
         let what = self.leaves(client, guard, least);
         self.calls(client, what, 0, 1, |call| {
-            let least = least.map(Duration::from_millis);
+            let least = least.map(Duration::from_nanos);
             Event::Release { call, guard, least }
         });
     }
 
     /// Forgets a guard that is released.
     fn leaves(&mut self, client: usize, guard: u64, least: Option<u64>) -> What {
-        let it = self.clients[client].guards.remove(&guard).unwrap();
+        let this = &mut self.clients[client];
+        let it = this.guards.remove(&guard).unwrap();
         let until = match least {
             None => Some(0),
-            Some(least) => it.is_plain.then(|| it.begun + least * MS),
+            // The client counts from the moment when it learned of the grant.
+            Some(least) => it.is_plain.then_some(it.first + least / MS * MS),
         };
         // An activity may also hold it by other guards; and an upgrade that comes too late holds it for a moment.
-        let upgrades = |it: &Call| matches!(it.what, What::Upgrade(of) if of == guard);
-        let is_upgraded = self.clients[client].calls.values().any(upgrades);
-        let until = until.filter(|_| !it.owner.contains(":a") && !is_upgraded);
+        let is_other = it.is_of_activity() || it.is_part || this.upgrades(guard);
+        let until = until.filter(|_| !is_other);
         let keys = it.fences.into_iter();
         let kept = keys.filter_map(|(key, _)| Some((key, it.owner.clone(), until?)));
         What::Release(it.is_over, kept.collect())
@@ -424,38 +435,27 @@ impl World<'_> {
 
     /// A client without requests does not notice that a connection is silent.
     pub(crate) fn wonders(&mut self, client: usize) {
-        let key: &[u8] = [&b"a"[..], b""][self.below(2) as usize];
+        if self.kind.is_quorum() {
+            return self.calls(client, What::Flush, NONE, 1, |call| Event::Flush { call });
+        }
+        // One that has the key, or each.
+        let (key, words): (&[u8], Vec<&[u8]>) = match self.below(2) {
+            0 => (b"a", vec![b"RLOCK.INFO", b"a"]),
+            _ => (b"", vec![b"PING"]),
+        };
         self.calls(client, What::Question, 0, 1, |call| Event::Question {
             call,
             key,
-            words: vec![b"RLOCK.INFO", b"a"],
+            words,
             changes: false,
             limit: None,
         });
     }
 
-    /// The current holders of a key may appear valid for a while.
-    fn is_doubtful(&mut self, key: &str) {
-        let fence = 1_700_000_000_000_000 + self.now / 1000 + 1000;
-        self.doubtful.insert(key.to_owned(), fence);
-    }
-
-    /// A client's process is paused.
-    fn stops(&mut self, client: usize, time: u64) {
-        self.disturbed = self.now;
-        self.kept.clear();
-        let this = &mut self.clients[client];
-        this.stopped_until = self.now + time;
-        for call in this.calls.values_mut() {
-            call.latest = call.latest.map(|it| it + time);
-        }
-    }
-
     /// A client's process ends, and another one starts.
-    fn dies(&mut self, client: usize) {
-        self.disturbed = self.now;
-        self.kept.clear();
-        self.left_until = self.now + LEASE_MAX + PATIENCE;
+    pub(crate) fn dies(&mut self, client: usize) {
+        self.disturbs();
+        self.leaves_behind(client);
         let open: Vec<u64> = self.clients[client].open.values().copied().collect();
         for session in open {
             self.client_ends(session);
@@ -463,14 +463,19 @@ impl World<'_> {
         self.clients[client] = self.begins();
     }
 
+    /// What a process leaves behind ends with its lease, or with the wait.
+    fn leaves_behind(&mut self, client: usize) {
+        let longest = self.clients[client].longest;
+        let until = self.now + longest + self.set_back + PATIENCE;
+        self.left_until = self.left_until.max(until);
+    }
+
     pub(crate) fn closes(&mut self, client: usize) {
         let this = &mut self.clients[client];
         if std::mem::replace(&mut this.is_closing, true) {
             return;
         }
-        self.disturbed = self.now;
-        self.kept.clear();
-        self.tell(client, Event::LeaveAll {});
+        self.tell(client, &Event::LeaveAll {});
         self.calls(client, What::Flush, NONE, 1, |call| Event::Flush { call });
         self.closes_by(client, 20 * SECOND);
     }
@@ -479,25 +484,28 @@ impl World<'_> {
         let this = &self.clients[client];
         let guards: Vec<u64> = this.guards.keys().copied().collect();
         if this.calls.values().any(|it| matches!(it.what, What::Flush)) {
-            self.left_until = self.now + LEASE_MAX + PATIENCE;
+            self.leaves_behind(client);
         }
         for guard in guards {
             self.clients[client].guards.remove(&guard);
-            self.tell(client, Event::Leave { guard });
+            self.tell(client, &Event::Leave { guard });
         }
-        self.tell(client, Event::Closed {});
+        self.tell(client, &Event::Closed {});
         let this = &self.clients[client];
-        if !(this.calls.is_empty() && this.open.is_empty() && this.machine.is_empty()) {
+        if !(this.calls.is_empty() && this.open.is_empty() && this.typed.machine.is_empty()) {
             let left = format!("{:?}, {:?}", this.calls, this.open);
             self.is_wrong(|| format!("left in a client that is closed: {left}"));
         }
         self.clients[client] = self.begins();
     }
 
-    /// Sends an invalid event, which must change nothing: the second machine does not always get it.
-    fn errs(&mut self, client: usize, how: u8, which: u8) {
+    /// Sends an invalid event, which must change nothing: the twin does not always get it.
+    pub(crate) fn errs(&mut self, client: usize, how: u8, which: u8) {
         let this = &mut self.clients[client];
-        let used = this.calls.keys().chain(this.guards.keys()).next().copied();
+        let Some(machine) = &mut this.machine else {
+            return;
+        };
+        let used = this.calls.keys().next().copied();
         let call = this.last + 1;
         let event = |call| {
             let (guard, least) = (u64::from(which), None);
@@ -512,8 +520,9 @@ impl World<'_> {
             // No text, a guard that is a list, and so on: as long as all other events.
             _ => bytes = [&[2][..], &call.to_le_bytes(), &[which; 40]].concat(),
         }
-        let is_taken = this.machine.handle(self.now, &bytes, Vec::new()).is_ok();
-        let is_same = which.is_multiple_of(2) || this.twin.handle(self.now, &bytes).is_none();
+        let is_taken = machine.handle(self.now, &bytes, Vec::new()).is_ok();
+        let twin = this.twin.as_mut().filter(|_| which % 2 == 1);
+        let is_same = twin.is_none_or(|it| it.handle(self.now, &bytes).is_none());
         self.seen.refused += 1;
         if is_taken || !is_same {
             self.is_wrong(|| format!("taken: {bytes:?}"));
@@ -537,27 +546,32 @@ impl World<'_> {
             | Action::Failed { call, .. }
             | Action::Answered { call, .. }
             | Action::Leader { call, .. } => *call,
-            Action::Over { guard, .. } => {
-                let this = &mut self.clients[client];
-                let ends = this.guards.get_mut(guard).filter(|it| !it.is_over);
-                // The shared hold may be lost, and an upgrade may take the lock again.
-                let upgrades = |it: &Call| matches!(it.what, What::Upgrade(of) if of == *guard);
-                let is_left = this.machine.remaining(*guard, self.now) > 0
-                    && !this.calls.values().any(upgrades);
-                let has_left = this.left == Some((*guard, self.now));
-                if ends.map(|it| it.is_over = true).is_none() && !has_left || is_left {
-                    self.is_wrong(|| format!("not to be lost: {action:?}"));
-                }
-                return;
-            }
+            Action::Over { guard, .. } => return self.is_over(client, *guard),
             _ => return,
         };
         let Some(ended) = self.clients[client].calls.remove(&call) else {
             return self.is_wrong(|| format!("nobody waits for {action:?}"));
         };
+        self.ends(client, call, ended, action);
+    }
+
+    fn is_over(&mut self, client: usize, guard: u64) {
+        self.seen.losses += 1;
+        let this = &mut self.clients[client];
+        let is_left = this.typed.remaining(guard, self.now) > 0;
+        // The shared hold may be lost, and an upgrade may take the lock again.
+        let is_left = is_left && !this.upgrades(guard);
+        let ends = this.guards.get_mut(&guard).filter(|it| !it.is_over);
+        let has_left = this.left == Some((guard, self.now));
+        if ends.map(|it| it.is_over = true).is_none() && !has_left || is_left {
+            self.is_wrong(|| format!("guard {guard} of client {client} is not to be lost"));
+        }
+    }
+
+    fn ends(&mut self, client: usize, call: u64, ended: Call, action: Action<'_>) {
         match (ended.what, action) {
             (
-                What::Lock(keys, mode, grace, is_plain),
+                What::Lock(asked),
                 Action::Granted {
                     guard,
                     owner,
@@ -566,19 +580,30 @@ impl World<'_> {
                 },
             ) => {
                 let fences = named(&fences);
-                if guard != call || !fences.iter().map(|it| &*it.0).eq(keys.iter().copied()) {
-                    return self.is_wrong(|| format!("{keys:?} were asked for: {fences:?}"));
+                let is_of = fences
+                    .iter()
+                    .map(|it| &*it.0)
+                    .eq(asked.keys.iter().copied());
+                if guard != call || !is_of || owner != asked.owner {
+                    return self
+                        .is_wrong(|| format!("{asked:?} was asked for: {owner} {fences:?}"));
                 }
                 let it = Guard {
                     fences,
-                    owner: owner.to_owned(),
-                    mode,
-                    permits: MODES[usize::from(mode)].permits,
-                    begun: ended.begun,
-                    grace,
-                    is_plain,
+                    owner: asked.owner,
+                    mode: asked.mode,
+                    permits: MODES[usize::from(asked.mode)].permits,
+                    granted: self.now,
+                    first: self.now,
+                    lease: asked.lease,
+                    margin: asked.margin,
+                    grace: asked.grace,
+                    is_plain: asked.is_plain,
+                    is_part: false,
+                    is_extended: false,
                     is_over: false,
                     dead_since: None,
+                    gone_since: None,
                 };
                 self.clients[client].guards.insert(guard, it);
                 self.is_granted(client, guard);
@@ -594,7 +619,8 @@ impl World<'_> {
             ) => match self.clients[client].guards.get_mut(&of) {
                 Some(it) if guard == of && it.owner == owner && it.fences.len() == fences.len() => {
                     let fences = named(&fences);
-                    (it.mode, it.is_over, it.fences, it.dead_since) = (0, false, fences, None);
+                    (it.mode, it.is_over, it.fences) = (0, false, fences);
+                    (it.dead_since, it.gone_since, it.granted) = (None, None, self.now);
                     self.is_granted(client, guard);
                 }
                 it => {
@@ -611,32 +637,31 @@ impl World<'_> {
                 if was_over {
                     self.is_wrong(|| "a guard is released that was lost".to_owned());
                 }
-                let held = kept
-                    .iter()
-                    .find(|it| it.2 == 0 && self.server.holds(&it.0, &it.1));
+                // A replica that takes over may not know of the release, and a lease is longer if its clock goes back.
+                let is_calm = ended.begun > self.disturbed;
+                let is_free = is_calm && self.set_back == 0;
+                let mut free = kept.iter().filter(|it| it.2 == 0 && is_free);
+                let held = free.find(|it| self.there(&it.0, &it.1).is_some());
                 if let Some(held) = held.map(|it| format!("{it:?} is not free")) {
                     self.is_wrong(|| held);
                 }
-                if ended.begun > self.disturbed && !self.clients[client].is_closing {
-                    self.kept.extend(kept);
+                if is_calm {
+                    self.kept
+                        .extend(kept.into_iter().filter(|it| it.2 > self.now));
                 }
             }
             (What::Part(guard, was_over), Action::Done { .. }) => {
                 self.seen.parts += 1;
-                let this = &self.clients[client];
-                let is_other = |it: &Call| matches!(it.what, What::Part(of, _) if of == guard);
-                let is_last = !this.calls.values().any(is_other);
-                let it = this.guards.get(&guard).filter(|_| is_last);
-                let left = it.filter(|it| {
-                    let (key, _) = &it.fences[0];
-                    self.server.permits(key, &it.owner) > it.permits
-                });
-                if was_over || left.is_some() {
-                    let left = format!("released of a guard, lost before: {was_over}; {left:?}");
-                    self.is_wrong(|| left);
+                if was_over {
+                    self.is_wrong(|| format!("permits of {guard}, which was lost before"));
+                }
+                self.check_parts(client, guard);
+            }
+            (What::Flush, Action::Done { .. }) => {
+                if self.clients[client].is_closing {
+                    self.closes_by(client, 0);
                 }
             }
-            (What::Flush, Action::Done { .. }) => self.closes_by(client, 0),
             (What::Done, Action::Done { .. })
             | (What::Question, Action::Answered { .. })
             | (What::Leader, Action::Leader { .. })
@@ -650,9 +675,9 @@ impl World<'_> {
                 let is_valid = matches!(what, What::Lock(..) | What::Part(..));
                 let this = &self.clients[client];
                 let is_unfounded = match what {
-                    What::Invalid => code != "OutOfRange" && !this.is_closing,
+                    What::Invalid => !this.is_closing,
                     What::Part(guard, _) => match code {
-                        "Lost" => this.machine.remaining(guard, self.now) > 0,
+                        "Lost" => this.typed.remaining(guard, self.now) > 0,
                         code => !matches!(code, "Unavailable" | "Closed"),
                     },
                     _ => false,
@@ -671,14 +696,16 @@ impl World<'_> {
 
     fn is_observer(&self, client: usize, call: u64) -> bool {
         let call = self.clients[client].calls.get(&call);
-        call.is_some_and(|it| matches!(it.what, What::Observe(_)))
+        call.is_some_and(|it| matches!(it.what, What::Observe(..)))
     }
 
     fn is_granted(&mut self, client: usize, guard: u64) {
         self.seen.grants += 1;
         self.check_fences(client, guard);
-        let chance = match self.is_ending {
-            true => 2,
+        let chance = match self.is_calm {
+            true if self.is_ending => 2,
+            true => 3,
+            false if self.is_scripted => 3,
             false => self.below(16),
         };
         if chance < 3 {
@@ -692,10 +719,81 @@ impl World<'_> {
                     0 => Event::Untaken { guard },
                     _ => Event::Leave { guard },
                 };
-                self.tell(client, event);
+                self.tell(client, &event);
             }
             2 => self.releases(client, guard, None),
             _ => {}
         }
+    }
+
+    /// Each client can have each lock now that no more faults happen, and all observers know that.
+    pub(crate) fn all_are_reached(&mut self) -> Result<(), String> {
+        let begun = self.seen.grants as usize;
+        for client in 0..CLIENTS {
+            for key in [0, 2].map(|it| KEYS[(begun + client + it) % KEYS.len()]) {
+                if !self.is_free(key) || self.kind.is_quorum() && !["a", "b"].contains(&key) {
+                    continue;
+                }
+                let guards = self.clients[client].guards.len();
+                self.asks(&Asked::campaign(client, key, self.kind.is_quorum()));
+                // A quorum learns only now that connections are silent.
+                for _ in 0..if self.kind.is_quorum() { 22 } else { 3 } {
+                    if self.clients[client].guards.len() == guards {
+                        self.run_for(SECOND)?;
+                    }
+                }
+                let this = &self.clients[client];
+                if this.guards.len() == guards {
+                    return Err(format!(
+                        "{key}, which is free, is not granted: {:?}",
+                        this.calls
+                    ));
+                }
+                self.check_observers()?;
+                let guard = *this.guards.keys().next_back().unwrap();
+                self.releases(client, guard, None);
+                self.run_for(SECOND)?;
+                self.check_observers()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Asked {
+    /// One try for a lock, with a value if it is possible.
+    fn campaign(client: usize, key: &'static str, is_quorum: bool) -> Self {
+        let keys = ["a", "b", "c", "p", "x{a}"];
+        let groups: [&'static [&'static str]; 5] = [&["a"], &["b"], &["c"], &["p"], &["x{a}"]];
+        let key = keys.iter().position(|it| *it == key).unwrap();
+        Self {
+            client,
+            keys: groups[key],
+            mode: 0,
+            activity: None,
+            wait: if is_quorum { 20_000 } else { 0 },
+            terms: rlock_embed::messages::Terms {
+                lease: Duration::from_millis(if is_quorum { 1_500 } else { 9_000 }),
+                renewed: true,
+                max_hold: None,
+                bound: None,
+                replicas: 0,
+                margin: Duration::ZERO,
+            },
+            value: (!is_quorum).then_some(1),
+        }
+    }
+}
+
+impl crate::world::Client {
+    /// The name of the owner of the next call for a lock.
+    fn next_owner(&self, activity: Option<u64>) -> String {
+        self.typed.next_owner(activity)
+    }
+
+    /// Whether a guard is being upgraded.
+    fn upgrades(&self, guard: u64) -> bool {
+        let mut calls = self.calls.values();
+        calls.any(|it| matches!(it.what, What::Upgrade(of) if of == guard))
     }
 }

@@ -1,118 +1,308 @@
 //! What must be true at every moment, and at the end.
 
-use crate::calls::LIMIT;
+use rlock_testkit::core::store::Stored;
+
+use crate::calls::{Guard, LIMIT, What};
+use crate::hosts::name;
+use crate::steps::Cut;
 use crate::world::{CLIENTS, MS, SECOND, World};
 
+/// A message that no fault affects takes at most this long.
+const MESSAGE: u64 = 1_100 * MS;
+/// A call that waits for nobody has its outcome after this time: its request and the reply travel for at most a second
+/// each, and once more if the server was busy.
+const QUICK: u64 = 4_100 * MS;
+/// How late a client's timers are at most, and a little more.
+const LATE: u64 = 50 * MS;
+
+/// The shortest grace that heartbeats prove.
+const GRACE_MIN: u64 = 400 * MS;
+
 impl World<'_> {
-    pub(crate) fn check(&mut self, told: usize) {
+    /// What an event of a client may have changed.
+    pub(crate) fn check_told(&mut self, client: usize) {
         let now = self.now;
-        let mut valid = Vec::new();
+        let this = &mut self.clients[client];
         let mut wrong = None;
-        for (number, client) in self.clients.iter_mut().enumerate() {
-            let is_stopped = now < client.stopped_until;
-            let late = client
-                .calls
-                .values()
-                .find(|it| it.latest.is_some_and(|it| it < now));
-            if let Some(late) = late.filter(|_| !is_stopped) {
-                wrong = Some(format!("client {number}: no outcome in time for {late:?}"));
+        for (guard, it) in &this.guards {
+            let left = this.typed.remaining(*guard, now);
+            let encoded = this.machine.as_ref().map(|it| it.remaining(*guard, now));
+            let twin = this.twin.as_mut().map(|it| it.remaining(*guard, now));
+            // That somebody has seen the end of a guard is final, and so all are asked.
+            if encoded.is_some_and(|it| it != left) || twin.is_some_and(|it| it != left) {
+                wrong = Some(format!(
+                    "guard {guard} counts for {left} ns, not in its twin"
+                ));
             }
-            for (guard, it) in &mut client.guards {
-                let left = client.machine.remaining(*guard, now);
-                if number == told && left != client.twin.remaining(*guard, now) {
-                    wrong = Some(format!(
-                        "guard {guard} counts for {left} ns, not in its twin"
-                    ));
-                }
-                if left > 0 {
-                    it.dead_since = None;
-                    valid.push(&*it);
-                    continue;
-                }
-                let since = *it.dead_since.get_or_insert(now);
-                // After a pause, it sends a heartbeat, and waits for half the
-                // grace.
-                let is_running = client.stopped_until + it.grace / 2;
-                let is_late = now > since.max(is_running) + 50 * MS;
-                if is_late && !(it.is_over || is_stopped || client.is_closing) {
-                    wrong = Some(format!(
-                        "client {number} was not told of the loss of {it:?}"
-                    ));
-                }
-            }
-        }
-        for (at, one) in valid.iter().enumerate() {
-            for (key, fence) in &one.fences {
-                let doubtful = self.doubtful.get(key).copied().unwrap_or(0);
-                let others = valid.iter().skip(at + 1).filter_map(|other| {
-                    let with = other.fences.iter().find(|it| it.0 == *key)?;
-                    let is_in_doubt = with.1.min(*fence) <= doubtful;
-                    (other.owner != one.owner && !is_in_doubt).then_some(*other)
-                });
-                let mut permits = one.permits;
-                let there = self.server.permits(key, &one.owner);
-                if one.mode > 1 && *fence > doubtful && there < permits {
-                    wrong = Some(format!("{there} permits are there for {one:?}"));
-                }
-                for other in others {
-                    permits += other.permits;
-                    let is_alone = one.mode == 0 || other.mode == 0;
-                    if is_alone || (one.mode > 1 && permits > LIMIT) {
-                        wrong = Some(format!("held by {one:?} and {other:?}"));
-                    }
-                }
+            let lease = it.lease.saturating_sub(it.margin);
+            if left > lease && !it.is_of_activity() {
+                wrong = Some(format!("client {client}: valid for {left} ns: {it:?}"));
             }
         }
         if let Some(wrong) = wrong {
             self.is_wrong(|| wrong);
         }
-        self.check_kept();
+    }
+
+    pub(crate) fn check_all(&mut self) {
+        (0..CLIENTS).for_each(|client| self.check_told(client));
+        let wrong = self.wrong_call();
+        let wrong = wrong.or_else(|| self.wrong_guard());
+        let wrong = wrong.or_else(|| self.wrong_pair());
+        if let Some(wrong) = wrong.or_else(|| self.wrong_keep()) {
+            self.is_wrong(|| wrong);
+        }
+    }
+
+    fn wrong_call(&mut self) -> Option<String> {
+        let now = self.now;
+        for (client, this) in self.clients.iter().enumerate() {
+            if now < this.stopped_until.max(this.reads_from) {
+                continue;
+            }
+            for call in this.calls.values() {
+                if call.latest.is_some_and(|it| it < now) {
+                    return Some(format!("client {client}: no outcome in time for {call:?}"));
+                }
+                let (Some(session), Some((key, _))) = (call.quick, call.asked()) else {
+                    continue;
+                };
+                let wire = &self.wires[&session];
+                let is_linked = !wire.is_cut && self.session(client, wire.connection).is_some();
+                if now > call.begun + QUICK
+                    && is_linked
+                    && this.disturbed < call.begun
+                    && self.is_settled(key, call.begun)
+                {
+                    return Some(format!("client {client}: others have delayed {call:?}"));
+                }
+            }
+        }
+        None
+    }
+
+    /// A valid guard holds its lock, and the end of a guard, or of its lock, is reported in time.
+    fn wrong_guard(&mut self) -> Option<String> {
+        let (now, is_quorum) = (self.now, self.kind.is_quorum());
+        for client in 0..CLIENTS {
+            let mut guards = std::mem::take(&mut self.clients[client].guards);
+            let this = &self.clients[client];
+            let is_stopped = now < this.stopped_until.max(this.reads_from);
+            let mut wrong = None;
+            for (guard, it) in &mut guards {
+                if this.typed.remaining(*guard, now) == 0 {
+                    let since = *it.dead_since.get_or_insert(now);
+                    // After a pause, it sends a heartbeat, and waits for half the grace.
+                    let running = this.stopped_until.max(this.reads_from);
+                    let running = running + it.grace.unwrap_or(0) / 2;
+                    let is_late = now > since.max(running) + LATE;
+                    if is_late && !(it.is_over || is_stopped || this.is_closing) {
+                        wrong = Some(format!(
+                            "client {client}: no report that it is over: {it:?}"
+                        ));
+                    }
+                    continue;
+                }
+                it.dead_since = None;
+                if !is_quorum && !self.is_doubtful(client, it) {
+                    wrong = wrong.or(self.wrong_hold(client, it));
+                }
+            }
+            self.clients[client].guards = guards;
+            if wrong.is_some() {
+                return wrong;
+            }
+        }
+        None
+    }
+
+    /// Whether requests of an earlier connection may change what a guard holds, or the end of its connection comes too
+    /// soon for a heartbeat.
+    fn is_doubtful(&self, client: usize, it: &Guard) -> bool {
+        if it.grace.is_some_and(|grace| grace < GRACE_MIN) {
+            return true;
+        }
+        let is_plain = !(it.is_of_activity() || it.is_extended || it.grace.is_some());
+        self.clients[client].is_unsure && !is_plain
+    }
+
+    fn wrong_hold(&self, client: usize, it: &mut Guard) -> Option<String> {
+        let (now, this) = (self.now, &self.clients[client]);
+        let mut is_gone = false;
+        for (key, fence) in &it.fences {
+            let there = self.there(key, &it.owner);
+            let shard = self.shards.iter().any(|it| it.is_failing);
+            let is_forgotten = self.is_forgotten(key, &it.owner, *fence) || shard;
+            let is_short = there
+                .as_ref()
+                .is_none_or(|at| at.until + 2 * MS < now + it.margin);
+            if is_short && !is_forgotten {
+                return Some(format!("client {client}: no such hold: {it:?}"));
+            }
+            let permits = this.guards_of(it);
+            if there
+                .as_ref()
+                .is_some_and(|at| it.mode > 1 && at.permits < permits)
+            {
+                return Some(format!("client {client}: fewer permits are there: {it:?}"));
+            }
+            is_gone |= there.is_none();
+        }
+        if !is_gone {
+            it.gone_since = None;
+            return None;
+        }
+        let since = *it.gone_since.get_or_insert(now);
+        let is_settled = |since| it.fences.iter().all(|(key, _)| self.is_settled(key, since));
+        // A new connection watches it with its next renewal.
+        let watched = since.saturating_sub(it.lease / 12 * 5 + MESSAGE);
+        let is_quiet = this.disturbed < watched && it.granted < watched && is_settled(watched);
+        let is_late = now > since + 2 * MESSAGE;
+        let is_busy = this.calls.values().any(|call| match &call.what {
+            What::Upgrade(_) | What::Done => true,
+            _ => call.asked().is_some_and(|asked| asked.1 == it.owner),
+        });
+        let may_know = is_quiet && !is_busy && !this.is_closing && !this.is_unsure;
+        let wrong = is_late && may_know;
+        wrong.then(|| format!("client {client} does not know that it is gone: {it:?}"))
+    }
+
+    /// No two valid guards exclude each other.
+    fn wrong_pair(&mut self) -> Option<String> {
+        let now = self.now;
+        let mut valid = Vec::new();
+        for (client, this) in self.clients.iter().enumerate() {
+            let guards = this.guards.iter();
+            let guards = guards.filter(|(guard, it)| {
+                this.typed.remaining(**guard, now) > 0 && !self.is_doubtful(client, it)
+            });
+            valid.extend(guards.map(|(_, it)| it));
+        }
+        for (at, one) in valid.iter().enumerate() {
+            for (key, fence) in &one.fences {
+                let mut permits = one.permits;
+                for other in valid.iter().skip(at + 1) {
+                    let Some((_, with)) = other.fences.iter().find(|it| it.0 == *key) else {
+                        continue;
+                    };
+                    // Without fences that grow, either may be the earlier one.
+                    let may_be = |earlier: bool| earlier || self.set_back > 0;
+                    let is_in_doubt = may_be(fence < with)
+                        && self.is_forgotten(key, &one.owner, *fence)
+                        || may_be(with < fence) && self.is_forgotten(key, &other.owner, *with);
+                    if is_in_doubt || one.owner == other.owner && one.mode < 2 {
+                        continue;
+                    }
+                    permits += other.permits;
+                    let is_alone = one.mode == 0 || other.mode == 0;
+                    if is_alone || (one.mode > 1 && permits > LIMIT) {
+                        return Some(format!("held by {one:?} and {other:?}"));
+                    }
+                }
+            }
+        }
+        None
     }
 
     /// A kept lock is there, unless somebody took it away.
-    fn check_kept(&mut self) {
+    fn wrong_keep(&mut self) -> Option<String> {
         let now = self.now;
         self.kept.retain(|kept| now < kept.2);
         let mut kept = self.kept.iter();
-        if let Some(it) = kept.find(|(key, owner, _)| !self.server.holds(key, owner)) {
-            let it = format!("{it:?} was not kept");
-            self.is_wrong(|| it);
+        let it = kept.find(|(key, owner, _)| self.there(key, owner).is_none());
+        it.map(|it| format!("{it:?} was not kept"))
+    }
+
+    /// The server has no more permits than are in use.
+    pub(crate) fn check_parts(&mut self, client: usize, guard: u64) {
+        let this = &self.clients[client];
+        let Some(it) = this.guards.get(&guard) else {
+            return;
+        };
+        let of = |call: &crate::calls::Call| match call.what {
+            What::Part(of, _) => this.guards.get(&of).is_some_and(|of| of.owner == it.owner),
+            What::Release(..) => true,
+            _ => false,
+        };
+        if this.is_unsure || this.calls.values().any(of) {
+            return;
+        }
+        let (key, _) = &it.fences[0];
+        let there = self.there(key, &it.owner).map_or(0, |it| it.permits);
+        if there > this.guards_of(it) {
+            let wrong = format!("{there} permits are there for {it:?}");
+            self.is_wrong(|| wrong);
         }
     }
 
     /// A later exclusive holder of a key has a larger fence.
     pub(crate) fn check_fences(&mut self, client: usize, guard: u64) {
         let this = &self.clients[client];
-        if this.machine.remaining(guard, self.now) == 0 {
+        if this.typed.remaining(guard, self.now) == 0 {
             return;
         }
         let it = &this.guards[&guard];
+        if it.mode != 0 || self.set_back > 0 || self.is_doubtful(client, it) {
+            return;
+        }
         for (key, fence) in it.fences.clone() {
-            let (doubtful, owner) = (self.doubtful.get(&key), it.owner.clone());
-            if doubtful.is_some_and(|it| fence <= *it) {
+            let owner = it.owner.clone();
+            if self.is_forgotten(&key, &owner, fence) {
                 continue;
             }
             if let Some((last, of)) = self.fences.get(&key)
                 && (*last > fence || *last == fence && *of != owner)
+                && *of != owner
             {
                 let text = format!("{it:?} comes after the fence {last} of {of}");
                 return self.is_wrong(|| text);
             }
-            if it.mode == 0 {
-                self.fences.insert(key, (fence, owner));
+            self.fences.insert(key, (fence, owner));
+        }
+    }
+
+    /// All observers know who leads.
+    pub(crate) fn check_observers(&self) -> Result<(), String> {
+        let calls = self.clients.iter().flat_map(|it| it.calls.values());
+        for call in calls {
+            let What::Observe(key, known) = &call.what else {
+                continue;
+            };
+            let server = &self.hosts[self.home(key)].server;
+            let stored = server.core.store.get(server.core.now, name(key));
+            let held = stored.and_then(Stored::held);
+            let published =
+                held.and_then(|it| Some((it.fence?.get(), it.extras.value.as_deref()?.to_vec())));
+            let known = known.clone().flatten();
+            if known != published {
+                return Err(format!("{published:?} leads at {key}, observed: {known:?}"));
             }
         }
+        Ok(())
     }
 
     /// Everything is released, and no more faults happen.
     pub(crate) fn end(&mut self) -> Result<(), String> {
-        self.is_ending = true;
+        (self.is_calm, self.is_ending) = (true, true);
         let begun = self.now;
-        for _ in 0..200 {
+        if !self.may_kill {
+            // A late request may take a lock for a whole lease.
+            let longest = self.clients.iter().map(|it| it.longest).max();
+            let until = begun + 10 * SECOND + longest.unwrap_or(0);
+            self.left_until = self.left_until.max(until + self.set_back);
+        }
+        for second in 0..200 {
+            if second == 60 && !self.may_kill {
+                // An earlier connection's late request has taken a place, and its end has given it up. A client asks
+                // again when it connects again.
+                let wires: Vec<_> = (0..CLIENTS)
+                    .flat_map(|it| self.open_wires(it, None))
+                    .collect();
+                wires.into_iter().for_each(|it| self.cut(it, Cut::Plain));
+            }
             for client in 0..CLIENTS {
                 let guards: Vec<u64> = self.clients[client].guards.keys().copied().collect();
-                if self.clients[client].stopped_until <= self.now {
-                    self.looks_away(client);
+                if self.is_running(client) {
                     guards
                         .into_iter()
                         .for_each(|guard| self.releases(client, guard, None));
@@ -120,33 +310,77 @@ impl World<'_> {
                 }
             }
             self.run_for(SECOND)?;
-            let is_idle = self
-                .clients
-                .iter()
-                .all(|it| it.calls.is_empty() && it.guards.is_empty());
-            if is_idle && self.now > begun + 30 * SECOND && self.now > self.left_until {
+            let is_idle = self.clients.iter().all(|it| {
+                let mut calls = it.calls.values();
+                calls.all(|it| matches!(it.what, What::Observe(..))) && it.guards.is_empty()
+            });
+            if is_idle && self.now > begun + 20 * SECOND && self.now > self.left_until {
                 break;
             }
         }
-        self.run_for(20 * SECOND)?;
-        for client in &self.clients {
-            if !(client.calls.is_empty() && client.guards.is_empty()) {
-                return Err(format!("not ended: {:?} {:?}", client.calls, client.guards));
-            }
-            if !client.machine.is_empty() {
-                return Err("something is left in a machine".to_owned());
+        self.run_for(SECOND)?;
+        self.is_ending = false;
+        self.all_are_reached()?;
+        (0..CLIENTS).for_each(|client| self.looks_away(client));
+        // Clean-up is repeated for some time if a client may not close an earlier connection.
+        for _ in 0..40 {
+            let mut machines = self.clients.iter().map(|it| &it.typed.machine);
+            if !machines.all(|it| it.is_empty()) {
+                self.run_for(SECOND)?;
             }
         }
-        if !self.server.is_unused() {
-            return Err(format!("left on the server: {:?}", self.server.core.store));
-        }
+        self.run_for(SECOND)?;
+        self.has_ended()?;
         for client in 0..CLIENTS {
             self.closes(client);
         }
-        self.run_for(20 * SECOND)?;
-        match self.server.sessions.is_empty() && self.clients.iter().all(|it| it.open.is_empty()) {
+        self.run_for(21 * SECOND)?;
+        let mut open = self.clients.iter().filter(|it| it.number > 0);
+        let is_closed = open.all(|it| it.open.is_empty());
+        let is_left = self.hosts.iter().any(|it| !it.server.sessions.is_empty());
+        match is_closed && !is_left {
             true => Ok(()),
             false => Err("connections are left".to_owned()),
         }
+    }
+
+    fn has_ended(&mut self) -> Result<(), String> {
+        for (client, it) in self.clients.iter().enumerate() {
+            if !(it.calls.is_empty() && it.guards.is_empty()) {
+                return Err(format!("not ended: {:?} {:?}", it.calls, it.guards));
+            }
+            if !it.typed.machine.is_empty() {
+                return Err(format!(
+                    "something is left in the machine of client {client}"
+                ));
+            }
+        }
+        for it in &mut self.hosts {
+            it.server.set_time(self.now);
+            if it.server.is_master && !it.server.is_unused() {
+                return Err(format!("left on a server: {:?}", it.server.core.store));
+            }
+            let mut sessions = it.server.sessions.iter();
+            let observes = sessions.find(|it| !it.1.values.is_empty());
+            if let Some((session, it)) = observes.filter(|_| it.server.is_master) {
+                return Err(format!("{session} still observes {:?}", it.values));
+            }
+        }
+        // A client has one connection to each master and another one for replicas, and one to each Sentinel.
+        let limit = CLIENTS * (2 * self.shards.len() + 3);
+        let open: usize = self.clients.iter().map(|it| it.open.len()).sum();
+        match open <= limit {
+            true => Ok(()),
+            false => Err(format!("{open} connections are open")),
+        }
+    }
+}
+
+impl crate::world::Client {
+    /// The permits of all its guards of the same hold.
+    fn guards_of(&self, it: &Guard) -> u32 {
+        let same = self.guards.values();
+        let same = same.filter(|other| other.owner == it.owner && other.fences == it.fences);
+        same.map(|other| other.permits).sum()
     }
 }

@@ -1,20 +1,15 @@
-//! A second machine, which gets the same events.
+//! The engine as WebAssembly, which gets the same events and must say the same.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use rlock_embed::Machine;
 use wasmi::{Engine, Linker, Memory, Module, Store, TypedFunc};
 
-pub(crate) enum Twin {
-    Native(Box<Machine>),
-    Wasm(Box<Instance>),
-}
-
-/// The engine as WebAssembly.
+/// It, compiled.
 pub(crate) struct Wasm(Module);
 
-pub(crate) struct Instance {
+/// A machine of it.
+pub(crate) struct Twin {
     store: Store<()>,
     memory: Memory,
     input: TypedFunc<u32, u32>,
@@ -32,13 +27,13 @@ pub(crate) fn built() -> Result<PathBuf, String> {
     let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("rlock_engine.wasm");
     let mut build = Command::new(top.join("clients/build-engine"));
-    let output = build.arg(&file).output().map_err(|it| it.to_string())?;
+    let build = build.arg(&file);
+    let output = build.output().map_err(|it| it.to_string())?;
     match output.status.success() {
         true => Ok(file),
         false => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
     }
 }
-
 impl Wasm {
     pub(crate) fn read(file: &Path) -> Result<Self, String> {
         let bytes = std::fs::read(file).map_err(|it| format!("{}: {it}", file.display()))?;
@@ -46,14 +41,14 @@ impl Wasm {
         module.map(Self).map_err(|it| it.to_string())
     }
 
-    fn open(&self, configuration: &[u8]) -> Result<Instance, wasmi::Error> {
+    pub(crate) fn open(&self, configuration: &[u8]) -> Result<Twin, wasmi::Error> {
         let engine = self.0.engine();
         let mut store = Store::new(engine, ());
         // It imports nothing.
         let linker = Linker::new(engine);
         let it = linker.instantiate_and_start(&mut store, &self.0)?;
         let open = it.get_typed_func::<(), u32>(&store, "rlock_open")?;
-        let mut instance = Instance {
+        let mut twin = Twin {
             memory: it.get_memory(&store, "memory").expect("a memory"),
             input: it.get_typed_func(&store, "rlock_input")?,
             handle: it.get_typed_func(&store, "rlock_handle")?,
@@ -61,13 +56,13 @@ impl Wasm {
             remaining: it.get_typed_func(&store, "rlock_remaining")?,
             store,
         };
-        instance.put(configuration)?;
-        assert_eq!(open.call(&mut instance.store, ())?, 0, "it is not opened");
-        Ok(instance)
+        twin.put(configuration)?;
+        assert_eq!(open.call(&mut twin.store, ())?, 0, "it is not opened");
+        Ok(twin)
     }
 }
 
-impl Instance {
+impl Twin {
     fn put(&mut self, bytes: &[u8]) -> Result<(), wasmi::Error> {
         let length = u32::try_from(bytes.len()).expect("short");
         let to = self.input.call(&mut self.store, length)?;
@@ -76,7 +71,17 @@ impl Instance {
         Ok(())
     }
 
-    fn handle(&mut self, now: u64, event: &[u8]) -> Result<Option<Vec<u8>>, wasmi::Error> {
+    /// `None` if the event is refused.
+    pub(crate) fn handle(&mut self, now: u64, event: &[u8]) -> Option<Vec<u8>> {
+        self.handled(now, event).expect("no trap")
+    }
+
+    pub(crate) fn remaining(&mut self, guard: u64, now: u64) -> u64 {
+        let left = self.remaining.call(&mut self.store, (guard, now));
+        left.expect("no trap")
+    }
+
+    fn handled(&mut self, now: u64, event: &[u8]) -> Result<Option<Vec<u8>>, wasmi::Error> {
         self.put(event)?;
         let length = self.handle.call(&mut self.store, now)?;
         if length == u32::MAX {
@@ -85,32 +90,5 @@ impl Instance {
         let from = self.output.call(&mut self.store, ())? as usize;
         let data = self.memory.data(&self.store);
         Ok(Some(data[from..from + length as usize].to_vec()))
-    }
-}
-
-impl Twin {
-    pub(crate) fn new(wasm: Option<&Wasm>, configuration: &[u8]) -> Self {
-        match wasm {
-            None => Self::Native(Box::new(Machine::new(configuration).unwrap())),
-            Some(wasm) => Self::Wasm(Box::new(wasm.open(configuration).unwrap())),
-        }
-    }
-
-    /// `None` if the event is refused.
-    pub(crate) fn handle(&mut self, now: u64, event: &[u8]) -> Option<Vec<u8>> {
-        match self {
-            Self::Native(machine) => machine.handle(now, event, Vec::new()).ok(),
-            Self::Wasm(instance) => instance.handle(now, event).expect("no trap"),
-        }
-    }
-
-    pub(crate) fn remaining(&mut self, guard: u64, now: u64) -> u64 {
-        match self {
-            Self::Native(machine) => machine.remaining(guard, now),
-            Self::Wasm(it) => it
-                .remaining
-                .call(&mut it.store, (guard, now))
-                .expect("no trap"),
-        }
     }
 }

@@ -1,25 +1,22 @@
-//! Machines, a server, and bytes in transit.
+//! Clients, servers, and what happens when.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use rlock_embed::Machine;
-use rlock_embed::format::{Data, NONE};
-use rlock_embed::messages::{Action, Event, Fault, read_output};
-use rlock_engine::wire::resp::{Decoder, Frame};
-use rlock_testkit::core::server::{Server, Session, bulk};
-use rlock_testkit::core::store::Store;
+use rlock_embed::format::NONE;
+use rlock_embed::messages::{Action, Event, Together, read_output};
 
 use crate::calls::{Call, Guard};
-use crate::configuration::configuration;
+use crate::configuration::configured;
+use crate::hosts::{Forgotten, Host, Shard, Slots};
+use crate::network::Wire;
+use crate::steps::Step;
 use crate::twin::{Twin, Wasm};
+use crate::typed::Typed;
 
 pub(crate) const MS: u64 = 1_000_000;
 pub(crate) const SECOND: u64 = 1000 * MS;
-/// When an end notices that the connection is gone although nobody closed it.
-const KEEPALIVE: u64 = 11 * SECOND;
 pub(crate) const CLIENTS: usize = 3;
-/// How often a command may arrive in a second.
-const REPEATED_MAX: u64 = 16;
 /// The name of each is one letter.
 const MACHINES_MAX: u8 = 80;
 
@@ -28,7 +25,46 @@ pub(crate) enum Kind {
     One,
     /// One server that turns out to be in a cluster.
     Node,
+    /// Two masters with their replicas.
     Cluster,
+    /// One of two servers is the master, as three Sentinels say.
+    Sentinels,
+    /// Quorums.
+    Three,
+    Five,
+}
+
+impl Kind {
+    pub(crate) fn urls(self) -> &'static [&'static str] {
+        match self {
+            Self::One | Self::Node => &["redis://m"],
+            Self::Cluster => &["redis+cluster://m:6379,n:6379"],
+            Self::Sentinels => &["redis+sentinel://s,t,u/main"],
+            Self::Three => &["redis://m", "redis://n", "redis://o"],
+            Self::Five => &[
+                "redis://m",
+                "redis://n",
+                "redis://o",
+                "redis://p",
+                "redis://q",
+            ],
+        }
+    }
+
+    pub(crate) fn is_quorum(self) -> bool {
+        matches!(self, Self::Three | Self::Five)
+    }
+
+    /// The masters, and whether each has a replica.
+    pub(crate) fn shards(self) -> (usize, bool) {
+        match self {
+            Self::One | Self::Node => (1, false),
+            Self::Cluster => (2, true),
+            Self::Sentinels => (1, true),
+            Self::Three => (3, false),
+            Self::Five => (5, false),
+        }
+    }
 }
 
 /// What has happened.
@@ -36,6 +72,8 @@ pub(crate) enum Kind {
 pub(crate) struct Seen {
     pub(crate) events: u64,
     pub(crate) grants: u64,
+    /// Guards that ended without their caller.
+    pub(crate) losses: u64,
     pub(crate) connections: u64,
     /// Invalid events.
     pub(crate) refused: u64,
@@ -43,6 +81,8 @@ pub(crate) struct Seen {
     pub(crate) changes: u64,
     /// Releases of some permits.
     pub(crate) parts: u64,
+    pub(crate) moves: u64,
+    pub(crate) fail_overs: u64,
 }
 
 impl Seen {
@@ -50,52 +90,76 @@ impl Seen {
         Self {
             events: self.events + other.events,
             grants: self.grants + other.grants,
+            losses: self.losses + other.losses,
             connections: self.connections + other.connections,
             refused: self.refused + other.refused,
             changes: self.changes + other.changes,
             parts: self.parts + other.parts,
+            moves: self.moves + other.moves,
+            fail_overs: self.fail_overs + other.fail_overs,
         }
     }
 }
 
 pub(crate) struct World<'a> {
-    kind: Kind,
+    pub(crate) kind: Kind,
     wasm: Option<&'a Wasm>,
     pub(crate) now: u64,
     random: u64,
     last: u64,
     agenda: BTreeMap<(u64, u64), Happening>,
-    pub(crate) server: Server,
-    /// How often it got each command in this second.
-    asked: (u64, HashMap<String, u64>),
-    is_down: bool,
+    pub(crate) hosts: Vec<Host>,
+    pub(crate) shards: Vec<Shard>,
+    pub(crate) slots: Slots,
+    /// The server that each Sentinel names, and its epoch.
+    pub(crate) named: [(usize, u64); 3],
     pub(crate) clients: Vec<Client>,
     machines: u8,
-    wires: BTreeMap<u64, Wire>,
+    /// By the servers' IDs.
+    pub(crate) wires: BTreeMap<u64, Wire>,
+    /// Whether clients may close their earlier connections.
+    pub(crate) may_kill: bool,
+    /// How often each client has sent each request to each server in this second.
+    pub(crate) asked: (u64, HashMap<String, u64>),
     /// The last fence of each key's exclusive holds, and its holder.
     pub(crate) fences: BTreeMap<String, (u64, String)>,
-    /// Grants of a key up to this fence may appear valid beside others: the server has forgotten them, or an operator
-    /// has ended them.
-    pub(crate) doubtful: BTreeMap<String, u64>,
-    /// The locks that the server must keep: by key and owner, until when.
+    /// How far clocks have gone back: later grants may have smaller fences, and holds last longer.
+    pub(crate) set_back: u64,
+    pub(crate) forgotten: Vec<Forgotten>,
+    /// The locks that the servers must keep: by key and owner, until when.
     pub(crate) kept: Vec<(String, String, u64)>,
     /// When such a promise was last broken.
     pub(crate) disturbed: u64,
     /// Until when a dead process may hold something.
     pub(crate) left_until: u64,
+    /// No more faults happen.
+    pub(crate) is_calm: bool,
+    /// Guards end as soon as they are granted.
     pub(crate) is_ending: bool,
+    /// Only what a script says happens: callers drop no guards by themselves, and servers can be reached.
+    pub(crate) is_scripted: bool,
     pub(crate) wrong: Option<String>,
     pub(crate) is_told: bool,
     pub(crate) seen: Seen,
 }
 
 pub(crate) struct Client {
-    pub(crate) machine: Machine,
-    pub(crate) twin: Twin,
+    pub(crate) typed: Typed,
+    /// The encoding, unless it is left out.
+    pub(crate) machine: Option<Machine>,
+    pub(crate) twin: Option<Twin>,
     /// It changes with each end of its process.
     pub(crate) number: u8,
     deadline: u64,
     pub(crate) stopped_until: u64,
+    /// It reads nothing until then.
+    pub(crate) reads_from: u64,
+    /// Until when a fault affects it.
+    pub(crate) disturbed: u64,
+    /// Whether a request of an earlier connection may still be carried out.
+    pub(crate) is_unsure: bool,
+    /// The longest lease that it has asked for.
+    pub(crate) longest: u64,
     pub(crate) last: u64,
     pub(crate) calls: BTreeMap<u64, Call>,
     pub(crate) guards: BTreeMap<u64, Guard>,
@@ -104,51 +168,68 @@ pub(crate) struct Client {
     pub(crate) is_closing: bool,
     /// The server's IDs of its connections.
     pub(crate) open: BTreeMap<u64, u64>,
-    connected: u64,
+    pub(crate) connected: BTreeSet<u64>,
+    /// Until when it cannot connect to a server, and whether it is refused.
+    pub(crate) unreachable: BTreeMap<usize, (u64, bool)>,
 }
 
-/// A connection, by the server's ID.
-struct Wire {
-    client: usize,
-    connection: u64,
-    decoder: Decoder,
-    is_open: bool,
-    /// Nothing arrives by it any more.
-    is_cut: bool,
-    /// When the last bytes arrive at each end: nothing overtakes.
-    at_server: u64,
-    at_client: u64,
-}
-
-enum Happening {
+pub(crate) enum Happening {
     Opens(u64),
     /// A client sees the end of a connection, or that there is none.
     Ends(u64),
     ServerSees(u64),
     ToServer(u64, Vec<u8>),
     ToClient(u64, Vec<u8>),
-    Returns,
     /// A host has waited long enough for its clean-up.
     Closes(usize, u8),
+    Returns(usize),
+    Fails(
+        usize,
+        crate::steps::Outage,
+        u64,
+        rlock_testkit::core::store::Store,
+    ),
+    Promoted(usize, rlock_testkit::core::store::Store),
+    Named(usize),
+    Learns(usize),
+    KeyMoves(&'static str),
+    HasMoved,
+    Agree(u16),
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).replace("\r\n", " ")
 }
 
 fn shown(action: &Action<'_>) -> String {
     match action {
         Action::Write { connection, bytes } => {
-            let text = String::from_utf8_lossy(bytes.0);
-            format!("Write {connection} {}", text.replace("\r\n", " "))
+            format!("Write {connection} {}", text(bytes.0))
         }
         other => format!("{other:?}"),
     }
 }
 
+/// The deadline and the actions; the text of a note is not compared.
+fn comparable(output: &[u8]) -> (u64, Vec<Action<'_>>) {
+    let (deadline, mut actions) = read_output(output).expect("an output");
+    for action in &mut actions {
+        if let Action::Note { level, text } = action {
+            (*level, *text) = (rlock_embed::messages::Level::Debug, "");
+        }
+    }
+    (deadline, actions)
+}
+
 impl<'a> World<'a> {
     pub(crate) fn new(kind: Kind, seed: u64, wasm: Option<&'a Wasm>, is_told: bool) -> Self {
-        let mut server = Server::new(true);
-        server.mode = match kind {
-            Kind::One => "standalone",
-            Kind::Node | Kind::Cluster => "cluster",
-        };
+        let (shards, has_spare) = kind.shards();
+        let shards = (0..shards).map(|master| Shard {
+            master,
+            spare: has_spare.then_some(master + shards),
+            is_failing: false,
+            next_failover: 0,
+        });
         let mut world = Self {
             kind,
             wasm,
@@ -156,22 +237,30 @@ impl<'a> World<'a> {
             random: seed,
             last: 0,
             agenda: BTreeMap::new(),
-            server,
-            asked: Default::default(),
-            is_down: false,
+            hosts: Vec::new(),
+            shards: shards.collect(),
+            slots: Slots::default(),
+            named: [(0, 1); 3],
             clients: Vec::new(),
             machines: 0,
             wires: BTreeMap::new(),
+            may_kill: true,
+            asked: Default::default(),
             fences: BTreeMap::new(),
-            doubtful: BTreeMap::new(),
+            set_back: 0,
+            forgotten: Vec::new(),
             kept: Vec::new(),
             disturbed: 0,
             left_until: 0,
+            is_calm: false,
             is_ending: false,
+            is_scripted: false,
             wrong: None,
             is_told,
             seen: Seen::default(),
         };
+        world.may_kill = world.below(4) > 0;
+        world.add_hosts();
         for _ in 0..CLIENTS {
             let client = world.begins();
             world.clients.push(client);
@@ -183,24 +272,34 @@ impl<'a> World<'a> {
     pub(crate) fn begins(&mut self) -> Client {
         self.machines += 1;
         let name = char::from(b'*' + self.machines).to_string();
-        let url = match self.kind {
-            Kind::One | Kind::Node => "redis://m",
-            Kind::Cluster => "redis+cluster://m:6379",
+        let (urls, is_quorum) = (self.kind.urls(), self.kind.is_quorum());
+        let together = match is_quorum {
+            true => Together::Quorum,
+            false => Together::Single,
         };
-        let configuration = configuration(url, &name);
+        let configuration = configured(urls, together, &name);
+        // Only the typed machine can split and merge guards.
+        let is_encoded = self.below(4) > 0;
+        let wasm = self.wasm.filter(|_| is_encoded);
         Client {
-            machine: Machine::new(&configuration).unwrap(),
-            twin: Twin::new(self.wasm, &configuration),
+            typed: Typed::new(urls, is_quorum, &name),
+            machine: is_encoded.then(|| Machine::new(&configuration).unwrap()),
+            twin: wasm.map(|wasm| wasm.open(&configuration).unwrap()),
             number: self.machines,
             deadline: NONE,
             stopped_until: 0,
+            reads_from: 0,
+            disturbed: self.now,
+            is_unsure: false,
+            longest: 0,
             last: 0,
             calls: BTreeMap::new(),
             guards: BTreeMap::new(),
             left: None,
             is_closing: false,
             open: BTreeMap::new(),
-            connected: 0,
+            connected: BTreeSet::new(),
+            unreachable: BTreeMap::new(),
         }
     }
 
@@ -208,32 +307,36 @@ impl<'a> World<'a> {
         self.machines < MACHINES_MAX
     }
 
-    pub(crate) fn is_cluster(&self) -> bool {
-        self.kind != Kind::One
+    pub(crate) fn play(&mut self, script: &[Step]) -> Result<(), String> {
+        self.play_only(script)?;
+        self.end()
     }
 
-    pub(crate) fn play(&mut self, script: &[[u8; 6]]) -> Result<(), String> {
+    /// The same without the clean-up at the end.
+    pub(crate) fn play_only(&mut self, script: &[Step]) -> Result<(), String> {
         for step in script {
-            self.step(step);
-            let time = match step[5] % 8 {
-                0 => 12 * MS,
-                1..=3 => MS / 2,
-                _ => MS / 20,
-            };
-            self.run_for(u64::from(step[4]) * time)?;
+            self.says(|| format!("{step:?}"));
+            match step {
+                Step::Pass { time } => self.run_for(*time)?,
+                step => {
+                    self.step(step);
+                    let time = self.below(3 * MS);
+                    self.run_for(time)?;
+                }
+            }
         }
-        self.end()
+        Ok(())
     }
 
     pub(crate) fn run_for(&mut self, time: u64) -> Result<(), String> {
         let end = self.now + time;
-        for _ in 0..100_000 {
+        for _ in 0..200_000 {
             let next = self.agenda.first_key_value().map(|(at, _)| at.0);
             let ticks = self.clients.iter().enumerate();
             let tick = ticks.map(|(it, client)| (client.deadline.max(client.stopped_until), it));
             let tick = tick.min().filter(|(at, _)| *at != NONE);
-            let server = self.server.next_deadline().filter(|_| !self.is_down);
-            let all = [next, tick.map(|it| it.0), server];
+            let server = self.next_of_hosts();
+            let all = [next, tick.map(|it| it.0), server.map(|it| it.0)];
             let Some(first) = all.into_iter().flatten().min().filter(|it| *it <= end) else {
                 self.now = end;
                 return self.wrong.take().map_or(Ok(()), Err);
@@ -241,15 +344,16 @@ impl<'a> World<'a> {
             self.now = first.max(self.now);
             self.seen.events += 1;
             if next == Some(first) {
-                if let Some((_, happening)) = self.agenda.pop_first() {
-                    self.happens(happening);
+                if let Some(((_, number), happening)) = self.agenda.pop_first() {
+                    self.happens(number, happening);
                 }
             } else if let Some((_, client)) = tick.filter(|(at, _)| *at == first) {
-                self.tell(client, Event::Tick {});
-            } else {
-                self.server.set_time(self.now);
-                self.has_acted();
+                self.tell(client, &Event::Tick {});
+            } else if let Some((_, host)) = server {
+                self.hosts[host].server.set_time(self.now);
+                self.has_acted(host);
             }
+            self.check_all();
             if let Some(wrong) = self.wrong.take() {
                 return Err(wrong);
             }
@@ -257,33 +361,85 @@ impl<'a> World<'a> {
         Err("it never ends".to_owned())
     }
 
-    /// Passes an event to both machines, carries out their actions, and then notifies callers.
-    pub(crate) fn tell(&mut self, client: usize, event: Event<'_>) {
-        let (now, bytes) = (self.now, event.to_bytes());
+    fn happens(&mut self, number: u64, happening: Happening) {
+        match happening {
+            Happening::Opens(_) | Happening::Ends(_) | Happening::ToClient(..) => {
+                self.reaches_client(number, happening);
+            }
+            Happening::ServerSees(_) | Happening::ToServer(..) => {
+                self.reaches_server(number, happening);
+            }
+            Happening::Closes(client, number) => {
+                if self.clients[client].number == number {
+                    self.has_closed(client);
+                }
+            }
+            Happening::Returns(host) => self.returns(host),
+            Happening::Fails(shard, outage, back, copy) => self.fails(shard, outage, back, copy),
+            Happening::Promoted(shard, copy) => self.is_promoted(shard, copy),
+            Happening::Named(sentinel) => {
+                let epoch = self.named[sentinel].1 + 1;
+                self.named[sentinel] = (self.shards[0].master, epoch);
+            }
+            Happening::Learns(host) => self.hosts[host].view = self.view(),
+            Happening::KeyMoves(key) => self.key_moves(key),
+            Happening::HasMoved => self.has_moved(),
+            Happening::Agree(slot) => self.agrees(slot),
+        }
+    }
+
+    /// Passes an event to all machines, carries out their actions, and then notifies callers.
+    pub(crate) fn tell(&mut self, client: usize, event: &Event<'_>) {
+        let now = self.now;
         let this = &mut self.clients[client];
-        let output = this.machine.handle(now, &bytes, Vec::new());
-        let same = this.twin.handle(now, &bytes);
-        let Ok(output) = output else {
-            return self.is_wrong(|| format!("refused: {event:?}"));
-        };
-        let (deadline, actions) = read_output(&output).unwrap();
+        let output = this.typed.handle(now, event);
+        let (deadline, actions) = comparable(&output);
         if self.is_told {
-            println!("{} client {client}: {event:?}", now / 1000);
+            match event {
+                Event::Received { connection, bytes } => {
+                    println!(
+                        "{} client {client}: {connection} {}",
+                        now / 1000,
+                        text(bytes.0)
+                    );
+                }
+                event => println!("{} client {client}: {event:?}", now / 1000),
+            }
             actions.iter().for_each(|it| println!("  {}", shown(it)));
         }
-        if same.as_ref() != Some(&output) {
-            let same = same.as_deref().map(read_output);
-            return self.is_wrong(|| format!("{event:?}: {actions:?}, but its twin: {same:?}"));
+        if let Some(machine) = &mut this.machine {
+            let bytes = event.to_bytes();
+            let encoded = machine.handle(now, &bytes, Vec::new());
+            let twin = this.twin.as_mut().map(|it| it.handle(now, &bytes));
+            let Ok(encoded) = encoded else {
+                return self.is_wrong(|| format!("refused: {event:?}"));
+            };
+            if comparable(&encoded) != (deadline, actions.clone()) {
+                let wrong = format!(
+                    "{event:?}: {actions:?}, encoded: {:?}",
+                    read_output(&encoded)
+                );
+                return self.is_wrong(|| wrong);
+            }
+            if twin.is_some_and(|it| it.as_ref() != Some(&encoded)) {
+                return self.is_wrong(|| format!("{event:?}: {actions:?}, but not WebAssembly"));
+            }
         }
-        this.deadline = deadline;
-        if deadline != NONE && self.below(8) == 0 {
+        self.clients[client].deadline = deadline;
+        if deadline != NONE && !self.is_calm && self.below(8) == 0 {
             // Timers are late sometimes.
             self.clients[client].deadline += self.below(20 * MS);
         }
+        self.carries_out(client, actions);
+    }
+
+    pub(crate) fn carries_out(&mut self, client: usize, actions: Vec<Action<'_>>) {
         let mut told = Vec::new();
         for action in actions {
             match action {
-                Action::Connect { connection, .. } => self.connects(client, connection),
+                Action::Connect {
+                    connection, host, ..
+                } => self.connects(client, connection, host),
                 Action::Write { connection, bytes } => match self.session(client, connection) {
                     Some(session) if self.wires[&session].is_open => {
                         self.passes(session, bytes.0, true);
@@ -300,7 +456,7 @@ impl<'a> World<'a> {
         for action in told {
             self.told(client, action);
         }
-        self.check(client);
+        self.check_told(client);
     }
 
     pub(crate) fn is_wrong(&mut self, what: impl FnOnce() -> String) {
@@ -309,268 +465,29 @@ impl<'a> World<'a> {
         }
     }
 
-    fn session(&self, client: usize, connection: u64) -> Option<u64> {
+    pub(crate) fn says(&self, what: impl FnOnce() -> String) {
+        if self.is_told {
+            println!("{} {}", self.now / 1000, what());
+        }
+    }
+
+    pub(crate) fn session(&self, client: usize, connection: u64) -> Option<u64> {
         self.clients[client].open.get(&connection).copied()
     }
 
-    fn connects(&mut self, client: usize, connection: u64) {
+    pub(crate) fn next_number(&mut self) -> u64 {
         self.last += 1;
-        self.seen.connections += 1;
-        let (session, this) = (self.last, &mut self.clients[client]);
-        if connection <= this.connected {
-            return self.is_wrong(|| format!("connection {connection} was there before"));
-        }
-        this.connected = connection;
-        this.open.insert(connection, session);
-        let wire = Wire {
-            client,
-            connection,
-            decoder: Decoder::default(),
-            is_open: false,
-            is_cut: false,
-            at_server: 0,
-            at_client: 0,
-        };
-        self.wires.insert(session, wire);
-        // Sometimes nobody answers at all.
-        if self.is_ending || self.below(30) != 0 {
-            let late = self.delay();
-            self.later(late, Happening::Opens(session));
-        }
+        self.last
     }
 
-    /// A client ends a connection; the server sees that after all written bytes.
-    pub(crate) fn client_ends(&mut self, session: u64) {
-        let late = self.below(20 * MS);
-        let now = self.now;
-        let wire = &self.wires[&session];
-        let late = match wire.is_cut {
-            true => KEEPALIVE,
-            false => wire.at_server.max(now) - now + late,
-        };
-        self.clients[wire.client].open.remove(&wire.connection);
-        self.later(late, Happening::ServerSees(session));
-    }
-
-    /// A connection ends at the server, and soon after at its client.
-    fn server_ends(&mut self, session: u64) {
-        let soon = self.below(30 * MS);
-        if let Some(wire) = self.wires.get_mut(&session).filter(|wire| !wire.is_cut) {
-            wire.is_cut = true;
-            self.later(soon, Happening::Ends(session));
-        }
-        self.later(0, Happening::ServerSees(session));
-    }
-
-    /// A connection breaks: both ends see it, one of them, or none.
-    pub(crate) fn cut(&mut self, client: usize, which: u8, how: u8) {
-        let open: Vec<u64> = self.clients[client].open.values().copied().collect();
-        let Some(session) = open.get(usize::from(which) % open.len().max(1)).copied() else {
-            return;
-        };
-        if let Some(wire) = self.wires.get_mut(&session) {
-            wire.is_cut = true;
-        }
-        if how.is_multiple_of(2) {
-            let late = self.below(30 * MS);
-            self.later(late, Happening::Ends(session));
-        }
-        let late = match how / 2 % 2 {
-            0 => self.below(30 * MS),
-            _ => KEEPALIVE,
-        };
-        self.later(late, Happening::ServerSees(session));
-    }
-
-    /// The server restarts, with or without its keys.
-    pub(crate) fn restarts(&mut self, keeps: bool, time: u64) {
-        if self.is_down {
-            return;
-        }
-        self.server.set_time(self.now);
-        let keys = match keeps {
-            true => std::mem::take(&mut self.server.core.store),
-            false => Store::default(),
-        };
-        self.server.becomes(self.now, true, keys);
-        let sessions: Vec<u64> = self.server.sessions.keys().copied().collect();
-        for session in sessions {
-            self.server_ends(session);
-        }
-        self.is_down = true;
-        self.later(time, Happening::Returns);
-    }
-
-    fn happens(&mut self, happening: Happening) {
-        let session = match &happening {
-            Happening::Opens(session)
-            | Happening::Ends(session)
-            | Happening::ToClient(session, _) => *session,
-            _ => return self.happens_there(happening),
-        };
-        let (client, connection) = (self.wires[&session].client, self.wires[&session].connection);
-        if self.session(client, connection) != Some(session) {
-            return;
-        }
-        let stopped_until = self.clients[client].stopped_until;
-        if stopped_until > self.now {
-            return self.later(stopped_until - self.now, happening);
-        }
-        let (is_down, is_cut) = (self.is_down, self.wires[&session].is_cut);
-        let event = match happening {
-            Happening::ToClient(_, bytes) => {
-                if is_cut {
-                    return;
-                }
-                let bytes = Data(&bytes);
-                return self.tell(client, Event::Received { connection, bytes });
-            }
-            Happening::Opens(_) if !is_down => {
-                if !is_cut {
-                    self.server.sessions.insert(session, Session::default());
-                }
-                self.wires.get_mut(&session).unwrap().is_open = true;
-                Event::Opened { connection }
-            }
-            _ => {
-                self.clients[client].open.remove(&connection);
-                let failure = [Fault::Io, Fault::Time][self.below(2) as usize];
-                let text = "cut";
-                Event::Ended {
-                    connection,
-                    failure,
-                    text,
-                }
-            }
-        };
-        self.tell(client, event);
-    }
-
-    fn happens_there(&mut self, happening: Happening) {
-        match happening {
-            Happening::ServerSees(session) => {
-                if let Some(wire) = self.wires.get_mut(&session) {
-                    wire.is_cut = true;
-                    self.server.set_time(self.now);
-                    self.server.close(session);
-                    self.has_acted();
-                }
-            }
-            Happening::ToServer(session, bytes) => self.arrives(session, &bytes),
-            Happening::Returns => self.is_down = false,
-            Happening::Closes(client, number) => {
-                if self.clients[client].number == number {
-                    self.has_closed(client);
-                }
-            }
-            Happening::Opens(_) | Happening::Ends(_) | Happening::ToClient(..) => {}
-        }
-    }
-
-    /// Delivers the messages about the server's actions.
-    pub(crate) fn has_acted(&mut self) {
-        for other in std::mem::take(&mut self.server.killed) {
-            self.server_ends(other);
-        }
-        for (session, message) in self.server.messages() {
-            self.passes(session, message.as_bytes(), false);
-        }
-    }
-
-    fn arrives(&mut self, session: u64, bytes: &[u8]) {
-        let Some(wire) = self.wires.get_mut(&session).filter(|wire| !wire.is_cut) else {
-            return;
-        };
-        wire.decoder.feed(bytes);
-        let mut commands = Vec::new();
-        while let Some(Frame::Array(words)) = wire.decoder.next().expect("a command") {
-            let words = words.into_iter().map(Frame::into_text);
-            commands.push(words.collect::<Option<Vec<_>>>().expect("words"));
-        }
-        for words in commands {
-            self.server.set_time(self.now);
-            let reply = self.answer(session, &words);
-            if self.is_told {
-                println!(
-                    "{} server: {} -> {reply:?}",
-                    self.now / 1000,
-                    words.join(" ")
-                );
-            }
-            self.has_acted();
-            self.passes(session, reply.as_bytes(), false);
-        }
-    }
-
-    /// Every way to ask again for a lock has a pause.
-    fn counts(&mut self, words: &[String]) {
-        let (second, asked) = &mut self.asked;
-        if *second != self.now / SECOND {
-            (*second, *asked) = (self.now / SECOND, HashMap::new());
-        }
-        let times = asked.entry(words.join(" ")).or_default();
-        *times += 1;
-        // Callers may ask who holds a lock as often as they like.
-        if *times > REPEATED_MAX && words[0] == "RLOCK.ACQUIRE" {
-            self.is_wrong(|| format!("{REPEATED_MAX} times in a second: {words:?}"));
-        }
-    }
-
-    fn answer(&mut self, session: u64, words: &[String]) -> String {
-        self.counts(words);
-        let second = words.get(1).map_or("", String::as_str);
-        match (words[0].as_str(), second) {
-            ("WAIT", _) => format!(":{}\r\n", self.below(8).min(1)),
-            ("CLUSTER", "SLOTS") => {
-                let host = bulk("m");
-                format!("*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n{host}:6379\r\n")
-            }
-            ("CLUSTER", "INFO") => bulk("cluster_state:ok\r\ncluster_current_epoch:1\r\n"),
-            ("RLOCK.MACQUIRE", _) if self.is_cluster() => {
-                "-CROSSSLOT not understood\r\n".to_owned()
-            }
-            (command, _) if command.starts_with("RLOCK.A") && !self.is_ending => {
-                match self.below(200) {
-                    0 => "-LOADING or whatever passes\r\n".to_owned(),
-                    _ => self.server.answer(session, words),
-                }
-            }
-            _ => self.server.answer(session, words),
-        }
-    }
-
-    /// Delivers bytes, in pieces.
-    fn passes(&mut self, session: u64, bytes: &[u8], is_up: bool) {
-        let mut rest = bytes;
-        while !rest.is_empty() {
-            let most = rest.len() as u64;
-            let length = match self.below(3) {
-                0 => 1 + self.below(most),
-                _ => most,
-            };
-            let (piece, left) = rest.split_at(length as usize);
-            rest = left;
-            let (late, now) = (self.delay(), self.now);
-            let Some(wire) = self.wires.get_mut(&session).filter(|wire| !wire.is_cut) else {
-                return;
-            };
-            let at = match is_up {
-                true => &mut wire.at_server,
-                false => &mut wire.at_client,
-            };
-            *at = (now + late).max(*at + 1);
-            let (time, piece) = (*at - now, piece.to_vec());
-            let arrives = match is_up {
-                true => Happening::ToServer(session, piece),
-                false => Happening::ToClient(session, piece),
-            };
-            self.later(time, arrives);
-        }
-    }
-
-    fn later(&mut self, time: u64, happening: Happening) {
+    pub(crate) fn later(&mut self, time: u64, happening: Happening) {
         self.last += 1;
         self.agenda.insert((self.now + time, self.last), happening);
+    }
+
+    /// Does something that is due only then, in its old order.
+    pub(crate) fn not_before(&mut self, time: u64, number: u64, happening: Happening) {
+        self.agenda.insert((time, number), happening);
     }
 
     pub(crate) fn closes_by(&mut self, client: usize, time: u64) {
@@ -578,13 +495,10 @@ impl<'a> World<'a> {
         self.later(time, Happening::Closes(client, number));
     }
 
-    /// The delay of a delivery: usually short, sometimes long.
-    fn delay(&mut self) -> u64 {
-        match self.below(60) {
-            0 if !self.is_ending => self.below(SECOND),
-            1..=5 => self.below(50 * MS),
-            _ => self.below(MS),
-        }
+    /// Kept locks may be gone from here on.
+    pub(crate) fn disturbs(&mut self) {
+        self.disturbed = self.now;
+        self.kept.clear();
     }
 
     pub(crate) fn below(&mut self, limit: u64) -> u64 {

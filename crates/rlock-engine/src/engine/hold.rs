@@ -54,7 +54,7 @@ pub(super) struct Hold {
     pub(super) is_refusal_reported: bool,
     /// Whether it has been reported as at risk since the last success.
     is_risk_reported: bool,
-    /// When it is checked next; its timer may come earlier, to report the risk.
+    /// When it is checked next; see `next_due`.
     pub(super) check_due: Option<Instant>,
     pub(super) timer_due: Option<Instant>,
     /// When its last timer was due.
@@ -174,6 +174,13 @@ impl Hold {
     /// time restores the rest.
     pub(super) fn lease_end(&self) -> Instant {
         validity_end(self.asked, self.granted)
+    }
+
+    /// When to look at it: for its check, to report the risk, or because it is bound
+    /// and nothing has shown for its grace that its connection is alive.
+    pub(super) fn next_due(&self, now: Instant) -> Option<Instant> {
+        let early = self.risk_due().into_iter().chain(self.proof.quiet_end());
+        Some(early.fold(self.check_due?, Instant::min).max(now))
     }
 
     /// When to report that no renewal has been confirmed for half of the lease. The

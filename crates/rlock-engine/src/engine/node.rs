@@ -13,7 +13,6 @@ use crc::{CRC_16_XMODEM, Crc};
 use crate::engine::claims::{Claims, Numbers};
 use crate::engine::hold::Hold;
 use crate::engine::instant::Instant;
-use crate::engine::terms::validity_end;
 use crate::engine::watchdog::Renewals;
 use crate::engine::work::{Stage, Work};
 use crate::engine::{Action, ConnectionState, Engine, Id, in_order};
@@ -154,28 +153,10 @@ impl Engine {
     }
 
     pub(super) fn mark_alive(&mut self, now: Instant, node: Node, known_good: Instant) {
-        self.report_ended_graces(now, node);
         let state = self.node_state(node);
         (state.known_good, state.last_answer) = (known_good, now);
         if let Some(alive) = self.alive.get(usize::from(node.0)) {
             alive.store(known_good.nanos(), Ordering::Release);
-        }
-    }
-
-    /// The callers of a bound hold may have seen that it is over, while nothing
-    /// showed for longer than its grace that its connection was alive. It stays
-    /// over, although it is now.
-    fn report_ended_graces(&mut self, now: Instant, node: Node) {
-        let state = self.node_state(node);
-        let grace = state.graces.keys().next();
-        let (known_good, grace) = (state.known_good, grace.copied());
-        if grace.is_none_or(|grace| validity_end(known_good, grace) > now) {
-            return;
-        }
-        let over = self.holds_at(node);
-        let over = over.filter(|(_, hold)| hold.proof.valid_until().is_none());
-        for id in over.map(|(id, _)| id).collect::<Vec<_>>() {
-            self.loss(now, id);
         }
     }
 

@@ -137,11 +137,6 @@ impl Proof {
         Some(self.while_connected(until.nanos()))
     }
 
-    /// Whether that server reports its loss.
-    pub(super) fn is_reported_by(&self, node: Node) -> bool {
-        self.node.load(Ordering::Acquire) == node.0
-    }
-
     /// Limits `until` to the time for which the connection is known to be alive.
     fn while_connected(&self, until: u64) -> Instant {
         let until = Instant::from_nanos(until);

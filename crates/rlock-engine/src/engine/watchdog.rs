@@ -102,24 +102,15 @@ impl Engine {
         let until = self.holds.get(&id).and_then(|hold| {
             // Its guards may have noticed its end first.
             let is_news = !hold.is_reported && hold.proof.loss(now).is_some();
-            // It has moved, and nothing asks the server that reports its loss.
-            let is_quiet = hold.renewing.is_none() && !hold.proof.is_reported_by(hold.node);
-            let end = match is_quiet {
-                true => hold.proof.quiet_end(),
-                false => hold.proof.valid_until(),
-            };
-            end.or(is_news.then_some(now))
+            hold.proof.valid_until().or(is_news.then_some(now))
         });
         let due = until.map(|until| due.map_or(until, |due| until.min(due)).max(now));
         let Some(hold) = self.holds.get_mut(&id) else {
             return;
         };
         hold.check_due = due;
-        let risk = hold.risk_due();
-        self.set_timer(
-            id,
-            due.map(|due| risk.map_or(due, |risk| risk.max(now).min(due))),
-        );
+        let due = hold.next_due(now);
+        self.set_timer(id, due);
     }
 
     pub(super) fn wait_for_end(&mut self, now: Instant, id: Id) {
@@ -142,13 +133,15 @@ impl Engine {
     }
 
     pub(super) fn hold_is_due(&mut self, now: Instant, id: Id) {
-        if let Some(hold) = self.holds.get_mut(&id)
-            && let Some((since, left)) = hold.risk(now)
-        {
-            let (key, check) = (hold.proof.claims.label(), hold.check_due);
-            self.actions.push_back(Action::AtRisk { key, since, left });
-            if check.is_some_and(|check| now < check) {
-                return self.set_timer(id, check);
+        if let Some(hold) = self.holds.get_mut(&id) {
+            if let Some((since, left)) = hold.risk(now) {
+                let key = hold.proof.claims.label();
+                self.actions.push_back(Action::AtRisk { key, since, left });
+            }
+            let is_early = hold.check_due.is_some_and(|check| now < check);
+            if is_early && hold.proof.is_live(now) {
+                let due = hold.next_due(now);
+                return self.set_timer(id, due);
             }
         }
         let loss = self.loss(now, id);

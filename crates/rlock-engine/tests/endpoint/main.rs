@@ -4,6 +4,8 @@
 //! bytes arrive, and how much time passes.
 
 mod cluster;
+mod cost;
+mod earlier;
 mod greeting;
 mod holds;
 mod late;

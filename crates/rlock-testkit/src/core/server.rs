@@ -66,6 +66,14 @@ impl Server {
         self.core.turn();
     }
 
+    /// Its clock goes forward at once, by this many microseconds.
+    pub fn jumps(&mut self, now: u64, time: u64) {
+        self.set_time(now);
+        self.behind = self.behind.saturating_sub(time);
+        self.core.now = self.core.now.max(self.time(now));
+        self.core.turn();
+    }
+
     fn time(&self, now: u64) -> Timestamp {
         Timestamp::from_micros(START + now / 1000 - self.behind)
     }
@@ -167,7 +175,10 @@ impl Server {
                         Some(value) => format!("{fence} {value}"),
                         None => fence.to_string(),
                     };
-                    let channel = format!("{VALUE_CHANNEL}{{{key}}}");
+                    let channel = match key.contains('{') {
+                        true => format!("{VALUE_CHANNEL}{key}"),
+                        false => format!("{VALUE_CHANNEL}{{{key}}}"),
+                    };
                     for (session, it) in &self.sessions {
                         if let Some(kind) = it.values.get(&channel) {
                             let text = push(message(*kind), &channel, &bulk(&text));
