@@ -1,6 +1,7 @@
 package rlock
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/tls"
@@ -9,6 +10,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"math"
 	"net"
@@ -611,6 +613,7 @@ func TestPausedProcess(t *testing.T) {
 	if url := os.Getenv("RLOCK_STOPPED"); url != "" {
 		c := connect(t, url, Options{})
 		hold := must(c.Lock(background, "k", Lease(time.Second)))(t)
+		fmt.Println("it holds")
 		began := time.Now()
 		for last := began; time.Since(began) < time.Minute; {
 			this := time.Now()
@@ -627,15 +630,15 @@ func TestPausedProcess(t *testing.T) {
 	s := start(t)
 	child := exec.Command(os.Args[0], "-test.run=TestPausedProcess$")
 	child.Env = append(os.Environ(), "RLOCK_STOPPED="+s.URL)
-	var output bytes.Buffer
-	child.Stdout, child.Stderr = &output, &output
+	output := bufio.NewReader(must(child.StdoutPipe())(t))
 	done(t, child.Start())
-	eventually(t, "it holds", func() bool { return !isFree(t, s.port(), "k") })
+	isTrue(t, must(output.ReadString('\n'))(t) == "it holds\n")
 	child.Process.Signal(syscall.SIGSTOP)
 	time.Sleep(2 * time.Second)
 	child.Process.Signal(syscall.SIGCONT)
+	rest := must(io.ReadAll(output))(t)
 	if err := child.Wait(); err != nil {
-		t.Fatal(err, output.String())
+		t.Fatal(err, string(rest))
 	}
 }
 

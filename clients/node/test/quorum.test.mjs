@@ -87,7 +87,7 @@ test('servers that protect nothing together are refused', async t => {
   assert.throws(() => new Quorum([one, two, three], { responseTimeout: -1 }), { message: /^responseTimeout is -1/ });
 
   const again = one.replace('127.0.0.1', 'localhost');
-  await assert.rejects(connect(t, [one, again, two]).connect(), { code: 'Member', name: 'MemberError', message: /is the same server as 127/ });
+  await assert.rejects(connect(t, [one, again, two]).connect(), { code: 'Member', name: 'MemberError', message: /is the same server as/ });
   const bare = await start(t, 'one', '--without-module');
   await assert.rejects(connect(t, [one, bare.url, two]).lock('k', { lease }), { code: 'Member', message: /does not have the rlock module/ });
   const nobody = 'redis://127.0.0.1:1';

@@ -119,7 +119,7 @@ def test_what_is_refused(api, members, key):
     # Two addresses of one server, for `connect` and for a lock without it.
     same = [urls[0], members.servers[0].url, urls[1]]
     for attempt in api(same).connect, api(same).lock(key, wait=SOON).acquire:
-        with pytest.raises(Error, match=r"it is the same server as 127\.0\.0\.1") as refused:
+        with pytest.raises(Error, match=r"it is the same server as ") as refused:
             attempt()
         assert refused.value.code == "Member" and not refused.value.transient
     with pytest.raises(NotConnected, match="fewer than a majority") as refused:
