@@ -100,6 +100,8 @@ impl World<'_> {
                 wire.at_server.max(wire.is_late_until) - now + late
             }
         };
+        // Until its next connection is open and used, nobody can tell it anything.
+        self.clients[wire.client].is_disturbed(self.now);
         self.clients[wire.client].open.remove(&wire.connection);
         self.later(late, Happening::ServerSees(session));
     }
@@ -199,6 +201,7 @@ impl World<'_> {
                     host.server.sessions.insert(session, Session::default());
                 }
                 self.wires.get_mut(&session).unwrap().is_open = true;
+                self.clients[client].is_disturbed(self.now);
                 self.tell(client, &Event::Opened { connection });
             }
             _ => {
