@@ -154,8 +154,9 @@ impl World<'_> {
         }
         let since = *it.gone_since.get_or_insert(now);
         let is_settled = |since| it.fences.iter().all(|(key, _)| self.is_settled(key, since));
-        // A new connection watches it with its next renewal.
-        let watched = since.saturating_sub(it.lease / 12 * 5 + MESSAGE);
+        // A new connection watches it with its next renewal. That the earlier one is dead shows after a third of the
+        // lease, if neither end sees it.
+        let watched = since.saturating_sub(it.lease / 12 * 9 + MESSAGE);
         let is_quiet = this.disturbed < watched && it.granted < watched && is_settled(watched);
         let is_late = now > since + 2 * MESSAGE;
         let is_busy = this.calls.values().any(|call| match &call.what {
