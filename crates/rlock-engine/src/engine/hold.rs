@@ -185,7 +185,7 @@ impl Hold {
 
     /// When to report that no renewal has been confirmed for half of the lease. The
     /// last lease before `max_hold` is not renewed.
-    pub(super) fn risk_due(&self) -> Option<Instant> {
+    fn risk_due(&self) -> Option<Instant> {
         let due = self.asked + self.granted / 2;
         let is_due = self.terms.renewed && !self.is_risk_reported;
         (is_due && self.next_lease(self.lease_end()).is_some()).then_some(due)

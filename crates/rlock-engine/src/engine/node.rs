@@ -313,19 +313,19 @@ impl Engine {
         if !is_live {
             // Its timer was late, and is gone.
             self.loss(now, id);
-        } else {
-            self.connect_if_idle(node);
-            match self.connection(node) {
-                ConnectionState::Up { .. } => {
-                    let pause = match failures {
-                        0 => Duration::ZERO,
-                        _ => self.pause_of(now, id, failures),
-                    };
-                    self.check_at(now, id, Some(now + pause));
-                }
-                ConnectionState::Idle | ConnectionState::Down | ConnectionState::Closed => {
-                    self.wait_for_end(now, id);
-                }
+            return;
+        }
+        self.connect_if_idle(node);
+        match self.connection(node) {
+            ConnectionState::Up { .. } => {
+                let pause = match failures {
+                    0 => Duration::ZERO,
+                    _ => self.pause_of(now, id, failures),
+                };
+                self.check_at(now, id, Some(now + pause));
+            }
+            ConnectionState::Idle | ConnectionState::Down | ConnectionState::Closed => {
+                self.wait_for_end(now, id);
             }
         }
     }

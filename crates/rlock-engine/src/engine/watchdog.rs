@@ -99,16 +99,13 @@ impl Engine {
     /// loss.
     pub(super) fn check_at(&mut self, now: Instant, id: Id, due: Option<Instant>) {
         self.wait_no_more(id);
-        let until = self.holds.get(&id).and_then(|hold| {
-            // Its guards may have noticed its end first.
-            let is_news = !hold.is_reported && hold.proof.loss(now).is_some();
-            hold.proof.valid_until().or(is_news.then_some(now))
-        });
-        let due = until.map(|until| due.map_or(until, |due| until.min(due)).max(now));
         let Some(hold) = self.holds.get_mut(&id) else {
             return;
         };
-        hold.check_due = due;
+        // Its guards may have noticed its end first.
+        let is_news = !hold.is_reported && hold.proof.loss(now).is_some();
+        let until = hold.proof.valid_until().or(is_news.then_some(now));
+        hold.check_due = until.map(|until| due.map_or(until, |due| until.min(due)));
         let due = hold.next_due(now);
         self.set_timer(id, due);
     }
