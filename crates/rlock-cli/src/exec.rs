@@ -5,7 +5,7 @@
 //! releases the lock before it exits.
 
 mod child;
-mod refusals;
+mod renewals;
 
 use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
@@ -23,7 +23,7 @@ use crate::readable::{from_millisecond, from_zero, key, lease, printable};
 use crate::signals::{Received, Signals};
 
 use child::Child;
-use refusals::Refusals;
+use renewals::Renewals;
 
 /// The limit for releases and withdrawals that still run at the end.
 const CLEANUP_MAX: Duration = Duration::from_secs(2);
@@ -258,7 +258,7 @@ pub(crate) async fn run(exec: &Exec, address: &Address, output: Output) -> Resul
         address,
         output,
     };
-    Refusals::show(output);
+    Renewals::show(output);
     let mut signals =
         Signals::listen().map_err(|error| Failure::internal("cannot take signals", &error))?;
     let begun = Instant::now();

@@ -16,11 +16,11 @@ use crate::readable::printable;
 /// The target of the client's events.
 const TARGET: &str = "rlock_client::renewal";
 
-pub(super) struct Refusals(Output);
+pub(super) struct Renewals(Output);
 
 /// The fields of the client's events.
 #[derive(Default)]
-struct Refusal {
+struct Fields {
     key: String,
     /// Only a refusal has it.
     reason: String,
@@ -28,23 +28,23 @@ struct Refusal {
     left: f64,
 }
 
-impl Refusals {
-    /// Shows every refusal from now on.
+impl Renewals {
+    /// Shows every renewal that fails from now on.
     pub(super) fn show(output: Output) {
         // It fails if there is one already, and this program has no other.
         let _ = tracing::subscriber::set_global_default(Self(output));
     }
 }
 
-impl Subscriber for Refusals {
+impl Subscriber for Renewals {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         metadata.target() == TARGET
     }
 
     fn event(&self, event: &Event<'_>) {
-        let mut refusal = Refusal::default();
-        event.record(&mut refusal);
-        let Refusal { key, reason, left } = refusal;
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        let Fields { key, reason, left } = fields;
         let name = event.metadata().name();
         let (json, why) = match name {
             "at-risk" => {
@@ -77,7 +77,7 @@ impl Subscriber for Refusals {
     fn exit(&self, _: &Id) {}
 }
 
-impl Visit for Refusal {
+impl Visit for Fields {
     fn record_str(&mut self, field: &Field, value: &str) {
         match field.name() {
             "key" => value.clone_into(&mut self.key),
