@@ -157,7 +157,10 @@ impl Machine {
         }
         if let messages::Event::Metrics { .. } = event {
             let Some(session) = self.machine.as_session() else {
-                output.failed(call, &not_of("metrics", "of a client without quorum"));
+                output.failed(
+                    call,
+                    &out_of_range("call", "metrics", "of a client without quorum"),
+                );
                 return Ok(());
             };
             let metrics = session.endpoint().engine().metrics();
@@ -363,11 +366,10 @@ fn deciding(
 ) -> Result<session::Machine, Error> {
     match (urls, together) {
         ([url], Together::Single) => session::Machine::of(url.parse()?, settings),
-        (_, Together::Single) => Err(Error::OutOfRange {
-            argument: "urls",
-            value: urls.len().to_string(),
-            limit: "one, or those of a quorum".into(),
-        }),
+        (_, Together::Single) => {
+            let count = urls.len().to_string();
+            Err(out_of_range("urls", &count, "one, or those of a quorum"))
+        }
         _ => {
             let members = session::quorum::read(urls.iter().copied())?;
             let any_grace = together == Together::AnyGrace;
@@ -376,9 +378,9 @@ fn deciding(
     }
 }
 
-fn not_of(value: &str, limit: &'static str) -> Error {
+fn out_of_range(argument: &'static str, value: &str, limit: &'static str) -> Error {
     Error::OutOfRange {
-        argument: "call",
+        argument,
         value: value.to_owned(),
         limit: limit.into(),
     }
