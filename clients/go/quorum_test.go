@@ -86,11 +86,7 @@ func (m members) restart(t *testing.T, member int) {
 func open(t testing.TB, urls []string, options rlock.Options, more ...quorum.Option) *quorum.Quorum {
 	t.Helper()
 	q := rlock.Must(quorum.New(urls, options, more...))(t)
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(background, 2*time.Second)
-		defer cancel()
-		q.Close(ctx)
-	})
+	rlock.ClosedWithTest(t, q)
 	return q
 }
 

@@ -16,7 +16,6 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"runtime"
 	"slices"
@@ -993,21 +992,12 @@ func TestReadme(t *testing.T) {
 		members = append(members, fmt.Sprintf("redis://locks-%d", number+1), strings.TrimSuffix(member.URL, "/"))
 	}
 	addresses := strings.NewReplacer(append(members, "redis://127.0.0.1:6379", s.URL)...)
-	here := must(filepath.Abs("."))(t)
 	readmes := string(must(os.ReadFile("README.md"))(t)) + string(must(os.ReadFile("../../README.md"))(t))
 	programs := regexp.MustCompile("(?s)```go\n(package main.*?)```").FindAllStringSubmatch(readmes, -1)
 	isTrue(t, len(programs) == 5)
 	for _, program := range programs {
-		directory := t.TempDir()
-		source := addresses.Replace(program[1])
-		module := fmt.Sprintf("module first\n\ngo 1.25.0\n\nrequire rlock v0.0.0\n\nrequire golang.org/x/sys v0.44.0 // indirect\n\nreplace rlock => %s\n", here)
-		for name, text := range map[string]string{
-			"main.go": source, "go.mod": module, "go.sum": string(must(os.ReadFile("go.sum"))(t)),
-		} {
-			done(t, os.WriteFile(filepath.Join(directory, name), []byte(text), 0o600))
-		}
 		run := exec.Command("go", "run", ".")
-		run.Dir = directory
+		run.Dir = ofOwnModule(t, addresses.Replace(program[1]))
 		output, err := run.CombinedOutput()
 		isTrue(t, err == nil && regexp.MustCompile("under fence|nobody leads").Match(output), err, string(output))
 	}

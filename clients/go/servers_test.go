@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -53,12 +54,14 @@ func start(t *testing.T, arguments ...string) *server {
 	return made
 }
 
-// For the tests of package quorum, which cannot be in this package, because package quorum imports it.
+// For the tests of packages that import this one, which cannot be in this package.
 type Server = server
 
 var (
-	Start, Ask, Eventually = start, ask, eventually
-	Done, Is, IsTrue       = done, is, isTrue
+	Start, Ask, Eventually      = start, ask, eventually
+	Done, Is, IsTrue            = done, is, isTrue
+	Connect, IsFree             = connect, isFree
+	ClosedWithTest, OfOwnModule = closedWithTest, ofOwnModule
 )
 
 func Must[T any](value T, err error) func(testing.TB) T { return must(value, err) }
@@ -116,12 +119,30 @@ func connect(t testing.TB, url string, options Options) *Client {
 	if err != nil {
 		t.Fatal(err)
 	}
+	closedWithTest(t, client)
+	return client
+}
+
+func closedWithTest(t testing.TB, opened interface{ Close(context.Context) error }) {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 		defer cancel()
-		client.Close(ctx)
+		opened.Close(ctx)
 	})
-	return client
+}
+
+// ofOwnModule writes a program of a README into a module of its own, and returns the directory.
+func ofOwnModule(t testing.TB, source string) string {
+	t.Helper()
+	directory := t.TempDir()
+	module := fmt.Sprintf("module first\n\ngo 1.25.0\n\nrequire rlock v0.0.0\n\nrequire golang.org/x/sys v0.44.0 // indirect\n\nreplace rlock => %s\n",
+		must(filepath.Abs("."))(t))
+	for name, text := range map[string]string{
+		"main.go": source, "go.mod": module, "go.sum": string(must(os.ReadFile("go.sum"))(t)),
+	} {
+		done(t, os.WriteFile(filepath.Join(directory, name), []byte(text), 0o600))
+	}
+	return directory
 }
 
 // network passes bytes on while it is enabled.

@@ -33,7 +33,7 @@ func TestLocker(t *testing.T) {
 	var logged bytes.Buffer
 	logger := slog.New(slog.NewTextHandler(&logged, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	options := rlock.Options{RetryTimeout: 200 * time.Millisecond, ResponseTimeout: 200 * time.Millisecond}
-	client, other := connect(t, s.URL, rlock.Options{Logger: logger}), connect(t, s.URL, options)
+	client, other := rlock.Connect(t, s.URL, rlock.Options{Logger: logger}), rlock.Connect(t, s.URL, options)
 	// Goroutines of two processes, and what a lost update would show.
 	counter, group := 0, sync.WaitGroup{}
 	for _, each := range []sync.Locker{client.Locker("k"), other.Locker("k")} {
@@ -62,7 +62,7 @@ func TestLocker(t *testing.T) {
 		})
 	}()
 	rlock.Ask(t, s.Servers[0].Port, "RLOCK.FORCE", "k")
-	rlock.Eventually(t, "the loss", func() bool { return client.Locker("k") != nil && free(t, s, "k") })
+	rlock.Eventually(t, "the loss", func() bool { return client.Locker("k") != nil && rlock.IsFree(t, s.Servers[0].Port, "k") })
 	rlock.Is(t, panics(lock.Unlock).(error), rlock.ErrLost)
 	rlock.IsTrue(t, <-waits == nil)
 	ignores := client.Locker("k", rlock.IgnoreLoss())
@@ -96,25 +96,11 @@ func panics(f func()) (with any) {
 	return nil
 }
 
-func free(t testing.TB, s *rlock.Server, key string) bool {
-	return rlock.Ask(t, s.Servers[0].Port, "EXISTS", key) == ":0\r\n"
-}
-
-func connect(t testing.TB, url string, options rlock.Options) *rlock.Client {
-	client := rlock.Must(rlock.NewClient(url, options))(t)
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(background, 100*time.Millisecond)
-		defer cancel()
-		client.Close(ctx)
-	})
-	return client
-}
-
 func TestHandler(t *testing.T) {
 	t.Parallel()
 	s := rlock.Start(t)
 	options := rlock.Options{RetryTimeout: 300 * time.Millisecond, ResponseTimeout: 300 * time.Millisecond}
-	client, other := connect(t, s.URL, options), connect(t, s.URL, options)
+	client, other := rlock.Connect(t, s.URL, options), rlock.Connect(t, s.URL, options)
 	work := func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, rlockhttp.Hold(r.Context()).Fence()) }
 	key := func(r *http.Request) string { return r.PathValue("key") }
 	mux := http.NewServeMux()
@@ -122,7 +108,7 @@ func TestHandler(t *testing.T) {
 		mux.Handle(path+"/{key...}", rlockhttp.Handler(client, key, work, options...))
 	}
 	causes := make(chan error, 1)
-	handle("/work", work)
+	handle("/now", work)
 	handle("/wait", work, rlock.Wait(500*time.Millisecond))
 	handle("/long", work, rlock.Wait(time.Hour))
 	handle("/panic", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
@@ -142,10 +128,10 @@ func TestHandler(t *testing.T) {
 		defer answer.Body.Close()
 		return answer.StatusCode, string(rlock.Must(io.ReadAll(answer.Body))(t))
 	}
-	status, body := get("/work/k")
-	rlock.IsTrue(t, status == 200 && len(body) == 16 && free(t, s, "k"), status, body)
+	status, body := get("/now/k")
+	rlock.IsTrue(t, status == 200 && len(body) == 16 && rlock.IsFree(t, s.Servers[0].Port, "k"), status, body)
 	hold := rlock.Must(other.Lock(background, "k"))(t)
-	for _, path := range []string{"/work/k", "/wait/k"} {
+	for _, path := range []string{"/now/k", "/wait/k"} {
 		status, body = get(path)
 		rlock.IsTrue(t, status == 409 && body == "Conflict\n", status, body)
 	}
@@ -161,17 +147,17 @@ func TestHandler(t *testing.T) {
 	status, body = get("/wait/k")
 	rlock.IsTrue(t, status == 200, status, body)
 	status, _ = get("/panic/k")
-	rlock.IsTrue(t, status == 0 && free(t, s, "k"), status)
+	rlock.IsTrue(t, status == 0 && rlock.IsFree(t, s.Servers[0].Port, "k"), status)
 	status, _ = get("/lost/k")
 	rlock.Is(t, <-causes, rlock.ErrLost)
 	rlock.IsTrue(t, status == http.StatusTeapot, status)
-	status, body = get("/work/")
+	status, body = get("/now/")
 	rlock.IsTrue(t, status == 500 && body == "Internal Server Error\n", status, body)
 	rlock.IsTrue(t, rlockhttp.Hold(background) == nil)
 	// The server hangs, then it is gone.
 	for _, signal := range []syscall.Signal{syscall.SIGSTOP, syscall.SIGKILL} {
 		syscall.Kill(s.Servers[0].PID, signal)
-		for _, path := range []string{"/work/k", "/wait/k"} {
+		for _, path := range []string{"/now/k", "/wait/k"} {
 			began := time.Now()
 			status, body = get(path)
 			t.Log(signal, path, status, time.Since(began))
@@ -189,24 +175,17 @@ func TestReadmeOfHandlers(t *testing.T) {
 	listener.Close()
 	readme := rlock.Must(os.ReadFile("rlockhttp/README.md"))(t)
 	source := string(regexp.MustCompile("(?s)```go\n(.*?)```").FindSubmatch(readme)[1])
-	directory := t.TempDir()
-	module := fmt.Sprintf("module first\n\ngo 1.25.0\n\nrequire rlock v0.0.0\n\nrequire golang.org/x/sys v0.44.0 // indirect\n\nreplace rlock => %s\n",
-		rlock.Must(filepath.Abs("."))(t))
-	for name, text := range map[string]string{
-		"main.go": strings.NewReplacer("redis://127.0.0.1:6379", s.URL, "127.0.0.1:8080", address).Replace(source),
-		"go.mod":  module, "go.sum": string(rlock.Must(os.ReadFile("go.sum"))(t)),
-	} {
-		rlock.Done(t, os.WriteFile(filepath.Join(directory, name), []byte(text), 0o600))
-	}
+	program := strings.NewReplacer("redis://127.0.0.1:6379", s.URL, "127.0.0.1:8080", address).Replace(source)
+	directory := rlock.OfOwnModule(t, program)
 	build := exec.Command("go", "build", "-o", "first", ".")
 	build.Dir = directory
 	output, err := build.CombinedOutput()
 	rlock.IsTrue(t, err == nil, err, string(output))
-	program := exec.Command(filepath.Join(directory, "first"))
-	rlock.Done(t, program.Start())
+	server := exec.Command(filepath.Join(directory, "first"))
+	rlock.Done(t, server.Start())
 	t.Cleanup(func() {
-		program.Process.Kill()
-		program.Wait()
+		server.Process.Kill()
+		server.Wait()
 	})
 	rlock.Eventually(t, "it answers", func() bool {
 		answer, err := http.Post("http://"+address+"/invoices/7", "", nil)

@@ -28,10 +28,7 @@ fn a_grant_reported_to_an_earlier_connection_does_not_count() {
         releases(0, 0),
         cuts(1, Cut::Plain),
         passes(40),
-        Step::Abandon {
-            client: 1,
-            which: 0,
-        },
+        abandons(1),
         by_activity(asks(1, NONE, LEASE)),
         passes(1_000),
     ];
@@ -50,20 +47,12 @@ fn a_grant_reported_by_the_former_master_does_not_count() {
         passes(100),
         asks(2, NONE, LEASE),
         passes(100),
-        Step::Cut {
-            client: 1,
-            host: Some(1),
-            which: 0,
-            how: Cut::Slow,
-        },
+        cuts_at(1, 1, Cut::Slow),
         releases(0, 0),
         passes(50),
         moves(0),
         passes(20),
-        Step::Abandon {
-            client: 1,
-            which: 0,
-        },
+        abandons(1),
         by_activity(asks(1, NONE, LEASE)),
         passes(12_000),
     ];
@@ -139,12 +128,7 @@ fn a_silent_master_delays_no_lock_of_another() {
         asks(0, 0, LEASE),
         at("b", asks(0, 0, LEASE)),
         passes(2_100),
-        Step::Cut {
-            client: 0,
-            host: Some(1),
-            which: 0,
-            how: Cut::Silent,
-        },
+        cuts_at(1, 0, Cut::Silent),
         releases(0, 0),
         releases(0, 0),
         at("b", asks(0, 0, LEASE)),
@@ -162,11 +146,7 @@ fn a_loss_is_reported_by_the_master_that_has_the_slot_now() {
             passes(2_100),
             moves(window),
             passes(10_000),
-            Step::Force {
-                key: 0,
-                host: 0,
-                queue: false,
-            },
+            forces(0, false),
             passes(2_100),
         ];
         play(Kind::Cluster, SEEDS, &script, |world| !holds(world, 0));
@@ -224,12 +204,7 @@ fn a_renewal_by_an_ended_connection_is_cut_at_another_master() {
             lease: Duration::from_millis(1_500),
         },
         passes(4),
-        Step::Cut {
-            client: 0,
-            host: Some(1),
-            which: 0,
-            how: Cut::Plain,
-        },
+        cuts_at(1, 0, Cut::Plain),
         Step::Refuse {
             host: 0,
             time: 450 * MS,
@@ -331,11 +306,7 @@ fn a_grant_by_an_ended_connection_is_watched_by_the_next() {
         passes(2),
         cuts(0, Cut::Plain),
         passes(2_000),
-        Step::Force {
-            key: 0,
-            host: 0,
-            queue: false,
-        },
+        forces(0, false),
         passes(2_200),
     ];
     play(Kind::One, SEEDS, &script, |world| !holds(world, 0));
@@ -355,11 +326,7 @@ fn a_fixed_lease_that_was_extended_over_two_connections_is_watched() {
             lease: Duration::from_secs(9),
         },
         passes(2_000),
-        Step::Force {
-            key: 0,
-            host: 0,
-            queue: false,
-        },
+        forces(0, false),
         passes(2_200),
     ];
     play(Kind::One, SEEDS, &script, |world| !holds(world, 0));
@@ -402,17 +369,9 @@ fn a_late_clean_up_at_the_target_of_a_moving_slot_does_not_free_a_reacquired_loc
         passes(100),
         moves(3_000),
         passes(1_500),
-        Step::Abandon {
-            client: 1,
-            which: 0,
-        },
+        abandons(1),
         passes(2),
-        Step::Cut {
-            client: 1,
-            host: Some(0),
-            which: 0,
-            how: Cut::Slow,
-        },
+        cuts_at(0, 1, Cut::Slow),
         passes(1_700),
         releases(0, 0),
         by_activity(asks(1, NONE, LEASE)),
@@ -437,11 +396,7 @@ fn an_upgrade_after_a_loss_has_the_terms_of_its_guard() {
             wait: NONE,
         },
         passes(2_100),
-        Step::Force {
-            key: 0,
-            host: 0,
-            queue: true,
-        },
+        forces(0, true),
         passes(8_000),
     ];
     play(Kind::One, SEEDS, &script, |_| true);
@@ -450,18 +405,13 @@ fn an_upgrade_after_a_loss_has_the_terms_of_its_guard() {
 /// Two calls of an activity share what a majority has. Both learn of its loss.
 #[test]
 fn each_guard_of_a_quorum_is_released_with_the_loss() {
-    let force = |host| Step::Force {
-        key: 0,
-        host,
-        queue: true,
-    };
     let script = [
         by_activity(asks(0, 0, 1_500)),
         by_activity(asks(0, 0, 1_500)),
         passes(1_000),
-        force(0),
-        force(1),
-        force(2),
+        forces(0, true),
+        forces(1, true),
+        forces(2, true),
         passes(1_000),
         releases(0, 0),
         releases(0, 0),
@@ -546,6 +496,27 @@ fn cuts(client: usize, how: Cut) -> Step {
         which,
         how,
     }
+}
+
+/// The same, of its connections to one server.
+fn cuts_at(host: usize, client: usize, how: Cut) -> Step {
+    let (host, which) = (Some(host), 0);
+    Step::Cut {
+        client,
+        host,
+        which,
+        how,
+    }
+}
+
+fn abandons(client: usize) -> Step {
+    Step::Abandon { client, which: 0 }
+}
+
+/// An operator ends the holds of the first lock.
+fn forces(host: usize, queue: bool) -> Step {
+    let key = 0;
+    Step::Force { key, host, queue }
 }
 
 /// The first lock's slot moves.

@@ -1,4 +1,7 @@
 //! The machine in its own types: what it does, as actions of hosts. The encoding must say the same.
+//!
+//! This repeats `src/machine.rs` on purpose. If it called what the encoding calls, a field that is dropped there would be
+//! missing on both sides, and nobody would notice.
 
 use std::sync::Arc;
 use std::time::Duration;

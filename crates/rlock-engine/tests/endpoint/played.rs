@@ -179,11 +179,7 @@ impl Played {
         let number = self.number(connection);
         let mut output = Vec::new();
         self.endpoint.take_output(connection, &mut output);
-        let mut decoder = Decoder::default();
-        decoder.feed(&output);
-        while let Some(Frame::Array(words)) = decoder.next().unwrap() {
-            let words: Option<Vec<_>> = words.into_iter().map(Frame::into_text).collect();
-            let words = words.unwrap().join(" ");
+        for words in commands(&output) {
             self.actions.push(format!("{number} {words}"));
             self.unanswered.entry(number).or_default().push_back(words);
         }
@@ -498,6 +494,18 @@ impl Played {
         let call = self.calls[call - 1];
         self.handle(Event::Call(engine::Event::Abandon { call }));
     }
+}
+
+/// The commands in a client's output.
+pub(crate) fn commands(output: &[u8]) -> Vec<String> {
+    let mut decoder = Decoder::default();
+    decoder.feed(output);
+    let mut commands = Vec::new();
+    while let Some(Frame::Array(words)) = decoder.next().unwrap() {
+        let words: Option<Vec<_>> = words.into_iter().map(Frame::into_text).collect();
+        commands.push(words.unwrap().join(" "));
+    }
+    commands
 }
 
 fn change_text(change: Result<Change, Error>) -> String {

@@ -11,10 +11,10 @@ use rlock_engine::engine::instant::Instant;
 use rlock_engine::engine::terms::{Ask, Queueing, Terms, Value};
 use rlock_engine::error::Failure;
 use rlock_engine::session::{Action, Call, Lock, Outcome, Session};
-use rlock_engine::wire::resp::{Command, Decoder, Frame};
+use rlock_engine::wire::resp::Command;
 
 use crate::observers::info;
-use crate::played::{push, usual};
+use crate::played::{commands, push, usual};
 
 const MINUTE: Queueing = Queueing::AtMost(Duration::from_secs(60));
 const HELLO: &str = "%2\r\n+role\r\n+master\r\n+mode\r\n+";
@@ -228,11 +228,7 @@ impl Client {
     fn sent(&mut self, connection: ConnectionId) {
         let mut output = Vec::new();
         self.session.take_output(connection, &mut output);
-        let mut decoder = Decoder::default();
-        decoder.feed(&output);
-        while let Some(Frame::Array(words)) = decoder.next().unwrap() {
-            let words: Option<Vec<_>> = words.into_iter().map(Frame::into_text).collect();
-            let words = words.unwrap().join(" ");
+        for words in commands(&output) {
             self.lines.push(words.clone());
             self.unanswered.push_back(words);
         }
