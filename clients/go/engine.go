@@ -33,7 +33,7 @@ func newEngine(urls []string, together uint8, name string, limits [3]time.Durati
 	}
 	seed := make([]byte, 32)
 	rand.Read(seed)
-	e.event.configuration(formVersion, urls, together, name, "rlock-go", Version, times[0], times[1], times[2], seed)
+	e.event.configuration(formVersion, urls, together, name, "rlock-go", Version, times[0], times[1], times[2], false, seed)
 	e.passInput()
 	if wrong := e.machine.Xrlock_open(); wrong != 0 {
 		return nil, &Error{Code: "OutOfRange", Message: string(e.result(wrong))}
@@ -120,6 +120,14 @@ func (r *reader) flag() bool { return r.u8() == 1 }
 
 func (r *reader) bytes() []byte { return r.take(int(r.u32())) }
 func (r *reader) text() string  { return string(r.bytes()) }
+
+func (r *reader) list() []string {
+	items := make([]string, r.u32())
+	for at := range items {
+		items[at] = r.text()
+	}
+	return items
+}
 
 func (r *reader) fences() map[string]uint64 {
 	count := r.u32()

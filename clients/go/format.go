@@ -4,7 +4,7 @@ package rlock
 
 import "fmt"
 
-const formVersion = 2
+const formVersion = 3
 
 const acConnect = 1
 const acWrite = 2
@@ -17,6 +17,7 @@ const acAnswered = 8
 const acOver = 9
 const acNote = 10
 const acLeader = 11
+const acOccurred = 12
 
 const owningNew = 0
 const owningActivity = 1
@@ -98,8 +99,8 @@ func (w *writer) termsForm(it termsForm) *writer {
 	return w.u64(it.lease).flag(it.renewed).u64(it.maxHold).u64(it.bound).u16(it.replicas).u64(it.margin)
 }
 
-func (w *writer) configuration(version uint32, urls []string, together uint8, name string, library string, libraryVersion string, response uint64, retry uint64, replication uint64, seed []byte) {
-	w.u32(version).list(urls).u8(together).text(name).text(library).text(libraryVersion).u64(response).u64(retry).u64(replication).raw(seed)
+func (w *writer) configuration(version uint32, urls []string, together uint8, name string, library string, libraryVersion string, response uint64, retry uint64, replication uint64, listens bool, seed []byte) {
+	w.u32(version).list(urls).u8(together).text(name).text(library).text(libraryVersion).u64(response).u64(retry).u64(replication).flag(listens).raw(seed)
 }
 
 func (w *writer) connect(call uint64) {
@@ -204,24 +205,28 @@ func (r *reader) leaderForm() *leaderForm {
 
 // action is an action in an output. Its bytes are a part of the output.
 type action struct {
-	connection uint64
-	host       string
-	bytes      []byte
-	call       uint64
-	guard      uint64
-	owner      string
-	fences     map[string]uint64
-	code       string
-	text       string
-	answers    any
-	leader     *leaderForm
-	kind       uint8
-	how        uint8
-	port       uint16
-	transient  bool
-	why        uint8
-	level      uint8
-	missed     bool
+	connection  uint64
+	host        string
+	bytes       []byte
+	call        uint64
+	guard       uint64
+	owner       string
+	fences      map[string]uint64
+	code        string
+	text        string
+	answers     any
+	leader      *leaderForm
+	what        string
+	outcome     string
+	nanoseconds uint64
+	keys        []string
+	kind        uint8
+	how         uint8
+	port        uint16
+	transient   bool
+	why         uint8
+	level       uint8
+	missed      bool
 }
 
 func (r *reader) action() action {
@@ -249,6 +254,8 @@ func (r *reader) action() action {
 		a.level, a.text = r.u8(), r.text()
 	case acLeader:
 		a.call, a.leader, a.missed = r.u64(), r.leaderForm(), r.flag()
+	case acOccurred:
+		a.guard, a.what, a.outcome, a.nanoseconds, a.keys, a.text = r.u64(), r.text(), r.text(), r.u64(), r.list(), r.text()
 	default:
 		panic(fmt.Sprintf("rlock: unknown action %d", a.kind))
 	}

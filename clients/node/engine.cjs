@@ -144,6 +144,10 @@ class Reader {
     return values;
   }
 
+  list() {
+    return this.times(() => this.bytes());
+  }
+
   /** Each key with its fence. */
   fences() {
     return this.times(() => [this.text(), this.big()]);

@@ -2,8 +2,8 @@
 'use strict';
 // The events and actions of docs/embedding.md.
 
-const VERSION = 2;
-const action = { connect: 1, write: 2, close: 3, granted: 4, refused: 5, done: 6, failed: 7, answered: 8, over: 9, note: 10, leader: 11 };
+const VERSION = 3;
+const action = { connect: 1, write: 2, close: 3, granted: 4, refused: 5, done: 6, failed: 7, answered: 8, over: 9, note: 10, leader: 11, occurred: 12 };
 const owning = { new: 0, activity: 1, named: 2 };
 const access = { exclusive: 0, shared: 1, permits: 2 };
 const fault = { io: 0, time: 1, setup: 2, certificate: 3 };
@@ -12,7 +12,7 @@ const ending = { leaseEnded: 0, endedByServer: 1, released: 2 };
 const level = { debug: 0, information: 1, warning: 2 };
 const together = { single: 0, quorum: 1, anyGrace: 2 };
 
-const configuration = (to, it) => to.u32(it.version).list(it.urls).u8(it.together).text(it.name).text(it.library).text(it.libraryVersion).u64(it.response).u64(it.retry).u64(it.replication).raw(it.seed);
+const configuration = (to, it) => to.u32(it.version).list(it.urls).u8(it.together).text(it.name).text(it.library).text(it.libraryVersion).u64(it.response).u64(it.retry).u64(it.replication).flag(it.listens).raw(it.seed);
 
 /** Each writes an event: the kind, the number of the call if it starts one, and the fields. */
 const event = {
@@ -56,6 +56,7 @@ const read = from => {
     case 9: return { kind, guard: from.u64(), why: from.u8() };
     case 10: return { kind, level: from.u8(), text: from.text() };
     case 11: return { kind, call: from.u64(), leader: from.optional(() => ({ fence: from.big(), value: from.bytes(), owner: from.text(), timeLeft: from.u64() })), missed: from.flag() };
+    case 12: return { kind, guard: from.u64(), what: from.text(), outcome: from.text(), nanoseconds: from.u64(), keys: from.list(), text: from.text() };
     default: throw new Error(`rlock: unknown action ${kind}`);
   }
 };

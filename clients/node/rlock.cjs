@@ -145,6 +145,7 @@ class Host {
       response: millis('responseTimeout', responseTimeout, ABSENT),
       retry: millis('retryTimeout', retryTimeout, ABSENT),
       replication: millis('replicationTimeout', replicationTimeout, ABSENT),
+      listens: false,
     });
   }
 

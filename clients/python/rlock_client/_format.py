@@ -4,7 +4,7 @@
 import struct
 from typing import Sequence
 
-VERSION = 2
+VERSION = 3
 NONE = 2**64 - 1  # Instead of a time: no limit, or no time at all.
 
 # The first field of an action.
@@ -19,6 +19,7 @@ ANSWERED = 8
 OVER = 9
 NOTE = 10
 LEADER = 11
+OCCURRED = 12
 
 OWNING_NEW = 0
 OWNING_ACTIVITY = 1
@@ -62,7 +63,7 @@ _BQQQ = struct.Struct("<BQQQ").pack
 _I = struct.Struct("<I").pack
 _Q = struct.Struct("<Q").pack
 _QBQQHQ = struct.Struct("<QBQQHQ").pack
-_QQQ = struct.Struct("<QQQ").pack
+_QQQB = struct.Struct("<QQQB").pack
 
 
 def _list(values: Sequence[bytes]) -> bytes:
@@ -86,11 +87,11 @@ def terms(lease: int, renewed: bool, max_hold: int, bound: int, replicas: int, m
     return _QBQQHQ(lease, renewed, max_hold, bound, replicas, margin)
 
 
-def configuration(version: int, urls: Sequence[bytes], together: int, name: str, library: str, library_version: str, response: int, retry: int, replication: int, seed: bytes) -> bytes:
+def configuration(version: int, urls: Sequence[bytes], together: int, name: str, library: str, library_version: str, response: int, retry: int, replication: int, listens: bool, seed: bytes) -> bytes:
     name_ = name.encode()
     library_ = library.encode()
     library_version_ = library_version.encode()
-    return _I(version) + _list(urls) + _BI(together, len(name_)) + name_ + _I(len(library_)) + library_ + _I(len(library_version_)) + library_version_ + _QQQ(response, retry, replication) + seed
+    return _I(version) + _list(urls) + _BI(together, len(name_)) + name_ + _I(len(library_)) + library_ + _I(len(library_version_)) + library_version_ + _QQQB(response, retry, replication, listens) + seed
 
 
 def connect(call: int) -> bytes:

@@ -72,7 +72,7 @@ class Settings:
         response, retry, replication = [millis(name, timeout, ABSENT) for name, timeout in timeouts.items()]
         servers = [url.encode() for url in urls], together
         begin = functools.partial(wire.configuration, wire.VERSION, *servers, name, "rlock-python", __version__)
-        self.configuration, self.tls = functools.partial(begin, response, retry, replication), tls
+        self.configuration, self.tls = functools.partial(begin, response, retry, replication, False), tls
         self.engine()  # Raises an error now if the settings are invalid.
 
     def engine(self) -> Engine:

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// The version of this format. It changes with everything that an older host
 /// would not understand.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// Instead of a time: no limit, or none at all.
 pub const NONE: u64 = u64::MAX;

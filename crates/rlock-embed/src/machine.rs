@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rlock_engine::endpoint::{ConnectionId, Event, Limits, Settings, To};
 use rlock_engine::engine::Id;
 use rlock_engine::engine::claims::{Claims, Owner};
-use rlock_engine::engine::instant::Instant;
+use rlock_engine::engine::instant::{self, Instant};
 use rlock_engine::engine::terms::{Queueing, Value};
 use rlock_engine::error::Error;
 use rlock_engine::session::{self, Action, Call, Lock, Outcome};
@@ -86,8 +86,12 @@ impl Machine {
             seed: random,
             ..Settings::default()
         };
+        let mut machine = deciding(urls, together, settings)?;
+        if configuration.listens {
+            machine.listen();
+        }
         Ok(Self {
-            machine: deciding(urls, together, settings)?,
+            machine,
             id,
             owners: 0,
         })
@@ -156,14 +160,13 @@ impl Machine {
             return Err(Malformed("a number is used twice"));
         }
         if let messages::Event::Metrics { .. } = event {
-            let Some(session) = self.machine.as_session() else {
+            let Some(metrics) = self.machine.metrics() else {
                 output.failed(
                     call,
                     &out_of_range("call", "metrics", "of a client without quorum"),
                 );
                 return Ok(());
             };
-            let metrics = session.endpoint().engine().metrics();
             let numbers = [
                 metrics.grants,
                 metrics.waits,
@@ -348,6 +351,18 @@ impl Machine {
                 });
                 let (call, missed) = (call.number(), change.missed);
                 return leads(call, leader, missed, output);
+            }
+            Action::Occurred { guard, occurrence } => {
+                let guard = guard.map_or(0, Id::number);
+                return messages::Action::Occurred {
+                    guard,
+                    what: occurrence.kind.as_str(),
+                    outcome: occurrence.outcome,
+                    nanoseconds: instant::nanos(occurrence.duration),
+                    keys: occurrence.keys().collect(),
+                    text: &occurrence.text,
+                }
+                .write(output);
             }
             Action::Note(note) => {
                 let (level, text) = meaning::described(&note);

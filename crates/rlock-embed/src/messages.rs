@@ -267,6 +267,7 @@ group! {
         response: Option<Duration> = "response timeout (none: 5 s)",
         retry: Option<Duration> = "retry timeout (none: 10 s)",
         replication: Option<Duration> = "replication timeout (none: 1 s)",
+        listens: bool = "whether to report each occurrence",
         seed: [u8; 32] = "32 random bytes",
     }
 }
@@ -342,6 +343,14 @@ messages! {
             call: u64,
             leader: Option<Leader<'a>> = "whether somebody leads",
             missed: bool = "whether changes may have been missed",
+        },
+        12 Occurred {
+            guard: u64 = "number of the guard that it concerns (0: none)",
+            what: &'a str = "kind of the occurrence, as in [telemetry](telemetry.md); only `at_risk` unless each is to be reported",
+            outcome: &'a str,
+            nanoseconds: u64,
+            keys: Vec<&'a [u8]>,
+            text: &'a str,
         },
     }
 }

@@ -121,7 +121,14 @@ fn one<'py>(py: Python<'py>, form: Form, reader: &mut Reader<'_>) -> PyResult<Bo
             let value = one(py, Form::Group(group), reader)?;
             Some(value).filter(|_| is_there).into_bound_py_any(py)
         }
-        Form::List | Form::Seed => Err(malformed(Malformed("no action has such a field"))),
+        Form::List => {
+            let items = PyList::empty(py);
+            for _ in 0..reader.get::<u32>().map_err(malformed)? {
+                items.append(one(py, Form::Bytes, reader)?)?;
+            }
+            Ok(items.into_any())
+        }
+        Form::Seed => Err(malformed(Malformed("no action has such a field"))),
     }
 }
 

@@ -17,6 +17,7 @@ pub(crate) fn configured(urls: &[&str], together: Together, name: &str) -> Vec<u
         response: None,
         retry: None,
         replication: None,
+        listens: true,
         seed: std::array::from_fn(|at| first + at as u8),
     }
     .write(&mut writer);

@@ -158,6 +158,13 @@ impl World<'_> {
         };
         let latest = limit.map(|it| begun + it);
         let call = this.last;
+        let is_over = |guard| this.guards.get(guard).is_none_or(|it| it.is_over);
+        let is_wait = match &what {
+            What::Lock(_) => true,
+            What::Upgrade(guard) => !is_over(guard),
+            _ => false,
+        };
+        this.unheard.0 += i64::from(is_wait);
         this.calls.insert(
             call,
             Call {
@@ -362,11 +369,11 @@ impl World<'_> {
         let part = this.last + 1;
         let is_upgraded = this.upgrades(guard);
         let it = this.guards.get_mut(&guard).unwrap();
-        let session = this.typed.machine.as_session();
-        let Some(session) = session.filter(|_| this.machine.is_none() && !is_upgraded) else {
+        if this.machine.is_some() || is_upgraded {
             return;
-        };
-        let is_split = session.split(now, Id::of_number(guard), Id::of_number(part), 1);
+        }
+        let (whole, new) = (Id::of_number(guard), Id::of_number(part));
+        let is_split = this.typed.machine.split(now, whole, new, 1);
         if is_split != (it.permits > 1) {
             let it = format!("{it:?} was split: {is_split}");
             return self.is_wrong(|| it);
@@ -381,6 +388,7 @@ impl World<'_> {
                 permits: 1,
                 ..*it
             };
+            this.unheard.1 += i64::from(!it.is_over);
             this.guards.insert(part, other);
             self.seen.parts += 1;
             self.tell(client, &Event::Tick {});
@@ -396,13 +404,13 @@ impl World<'_> {
         let this = &mut self.clients[client];
         let permits = this.guards.iter().filter(|it| it.1.mode > 1);
         let permits: Vec<u64> = permits.map(|it| *it.0).collect();
-        let ([one, other, ..], Some(session), None) =
-            (&permits[..], this.typed.machine.as_session(), &this.machine)
-        else {
+        let ([one, other, ..], None) = (&permits[..], &this.machine) else {
             return;
         };
-        if session.merge(now, Id::of_number(*one), Id::of_number(*other)) {
+        let (whole, part) = (Id::of_number(*one), Id::of_number(*other));
+        if this.typed.machine.merge(now, whole, part) {
             let part = this.guards.remove(other).unwrap();
+            this.unheard.1 -= i64::from(!part.is_over);
             this.guards.get_mut(one).unwrap().permits += part.permits;
             self.tell(client, &Event::Tick {});
         }
@@ -496,6 +504,10 @@ impl World<'_> {
             let left = format!("{:?}, {:?}", this.calls, this.open);
             self.is_wrong(|| format!("left in a client that is closed: {left}"));
         }
+        let unheard = self.clients[client].unheard;
+        if unheard != (0, 0) {
+            self.is_wrong(|| format!("waits and holds of which nobody heard: {unheard:?}"));
+        }
         self.clients[client] = self.begins();
     }
 
@@ -547,6 +559,15 @@ impl World<'_> {
             | Action::Answered { call, .. }
             | Action::Leader { call, .. } => *call,
             Action::Over { guard, .. } => return self.is_over(client, *guard),
+            Action::Occurred { what, .. } => {
+                let unheard = &mut self.clients[client].unheard;
+                match *what {
+                    "wait" => unheard.0 -= 1,
+                    "hold" => unheard.1 -= 1,
+                    _ => {}
+                }
+                return;
+            }
             _ => return,
         };
         let Some(ended) = self.clients[client].calls.remove(&call) else {
@@ -606,6 +627,7 @@ impl World<'_> {
                     gone_since: None,
                 };
                 self.clients[client].guards.insert(guard, it);
+                self.clients[client].unheard.1 += 1;
                 self.is_granted(client, guard);
             }
             (
@@ -618,9 +640,10 @@ impl World<'_> {
                 },
             ) => match self.clients[client].guards.get_mut(&of) {
                 Some(it) if guard == of && it.owner == owner && it.fences.len() == fences.len() => {
-                    let fences = named(&fences);
+                    let (fences, was_over) = (named(&fences), it.is_over);
                     (it.mode, it.is_over, it.fences) = (0, false, fences);
                     (it.dead_since, it.gone_since, it.granted) = (None, None, self.now);
+                    self.clients[client].unheard.1 += i64::from(was_over);
                     self.is_granted(client, guard);
                 }
                 it => {
@@ -673,7 +696,11 @@ impl World<'_> {
             ) => {}
             (what, Action::Failed { code, text, .. }) => {
                 let is_valid = matches!(what, What::Lock(..) | What::Part(..));
-                let this = &self.clients[client];
+                let this = &mut self.clients[client];
+                // Such a guard cannot be upgraded, so nobody has waited for it.
+                let is_held = |guard| this.guards.get(guard).is_some_and(|it| !it.is_over);
+                let is_no_wait = matches!(&what, What::Upgrade(guard) if is_held(guard));
+                this.unheard.0 -= i64::from(is_no_wait && code == "OutOfRange");
                 let is_unfounded = match what {
                     What::Invalid => !this.is_closing,
                     What::Part(guard, _) => match code {

@@ -43,11 +43,13 @@ impl Typed {
         };
         let servers = urls.iter().map(|it| it.parse().unwrap());
         let servers: Vec<_> = servers.collect();
+        let mut machine = match is_quorum {
+            true => Machine::of_members(servers, &settings, false).unwrap(),
+            false => Machine::of(servers[0].clone(), settings).unwrap(),
+        };
+        machine.listen();
         Self {
-            machine: match is_quorum {
-                true => Machine::of_members(servers, &settings, false).unwrap(),
-                false => Machine::of(servers[0].clone(), settings).unwrap(),
-            },
+            machine,
             id: format!("{name}:{}", hex(0)),
             owners: 0,
         }
@@ -89,9 +91,8 @@ impl Typed {
     fn begins(&mut self, now: Instant, call: u64, event: &Event<'_>, actions: &mut Writer) {
         let begun = match event {
             Event::Metrics { .. } => {
-                return match self.machine.as_session() {
-                    Some(session) => {
-                        let it = session.endpoint().engine().metrics();
+                return match self.machine.metrics() {
+                    Some(it) => {
                         let all = [
                             it.grants,
                             it.waits,
@@ -258,6 +259,21 @@ impl Typed {
                     call: call.number(),
                     leader,
                     missed: change.missed,
+                }
+                .write(actions);
+                return;
+            }
+            Action::Occurred {
+                guard,
+                occurrence: it,
+            } => {
+                messages::Action::Occurred {
+                    guard: guard.map_or(0, Id::number),
+                    what: it.kind.as_str(),
+                    outcome: it.outcome,
+                    nanoseconds: it.duration.as_nanos() as u64,
+                    keys: it.keys().collect(),
+                    text: &it.text,
                 }
                 .write(actions);
                 return;

@@ -166,6 +166,8 @@ pub(crate) struct Client {
     /// The guard that was dropped when it was granted, and when: later reports about it may have come by then.
     pub(crate) left: Option<(u64, u64)>,
     pub(crate) is_closing: bool,
+    /// How many waits, and how many holds, its listener has not heard the end of.
+    pub(crate) unheard: (i64, i64),
     /// The server's IDs of its connections.
     pub(crate) open: BTreeMap<u64, u64>,
     pub(crate) connected: BTreeSet<u64>,
@@ -297,6 +299,7 @@ impl<'a> World<'a> {
             guards: BTreeMap::new(),
             left: None,
             is_closing: false,
+            unheard: (0, 0),
             open: BTreeMap::new(),
             connected: BTreeSet::new(),
             unreachable: BTreeMap::new(),

@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::claims::Owner;
+use crate::engine::claims::{Claims, Owner};
 use crate::engine::instant::Instant;
 use crate::engine::node::{Node, Routes};
 use crate::engine::proof::Proof;
@@ -265,6 +265,14 @@ pub enum Action {
         /// How it ended.
         why: Loss,
     },
+    /// Tell the holders that no renewal of a hold has been confirmed for half of its
+    /// lease.
+    AtRisk {
+        /// The hold.
+        proof: Arc<Proof>,
+        /// When it is lost, unless a renewal succeeds.
+        left: Duration,
+    },
     /// Report a new leader to an observer.
     Observed {
         /// Its number.
@@ -327,16 +335,16 @@ pub enum Note {
     /// The server refused to renew a hold; once until a renewal succeeds. Renewing
     /// is retried until the hold is lost.
     NotRenewed {
-        /// The first key of the hold.
-        key: String,
+        /// Its keys and their owner.
+        claims: Claims,
         /// The server's error.
         reason: String,
     },
     /// No renewal of a hold has been confirmed for half of its lease; once until a
     /// renewal succeeds.
     AtRisk {
-        /// The first key of the hold.
-        key: String,
+        /// Its keys and their owner.
+        claims: Claims,
         /// For how long.
         since: Duration,
         /// When it is lost, unless a renewal succeeds.
@@ -344,8 +352,8 @@ pub enum Note {
     },
     /// The server refused to release a hold that nobody releases by a call.
     NotReleased {
-        /// The first key of the hold.
-        key: String,
+        /// Its keys and their owner.
+        claims: Claims,
         /// The server's error.
         reason: String,
     },
@@ -380,13 +388,20 @@ impl Note {
                 failure,
                 is_news: true,
             } => ("cannot reach the cluster".to_owned(), failure.to_string()),
-            Self::NotRenewed { key, reason } => (format!("cannot renew {key}"), reason.clone()),
-            Self::AtRisk { key, since, left } => {
+            Self::NotRenewed { claims, reason } => {
+                (format!("cannot renew {}", claims.label()), reason.clone())
+            }
+            Self::AtRisk {
+                claims,
+                since,
+                left,
+            } => {
                 let [since, left] = [since, left].map(|it| Duration::from_millis(millis(*it)));
                 let why = format!("no renewal for {since:?}, lost in {left:?}");
-                (format!("{key} is at risk"), why)
+                (format!("{} is at risk", claims.label()), why)
             }
-            Self::NotReleased { key, reason } => {
+            Self::NotReleased { claims, reason } => {
+                let key = claims.label();
                 return Some(format!(
                     "cannot release {key} ({reason}), it becomes free when its lease ends"
                 ));
@@ -657,19 +672,25 @@ impl Endpoint {
                 engine::Action::Over { proof, why } => {
                     self.actions.push_back(Action::Over { proof, why });
                 }
-                engine::Action::NotRenewed { key, reason } => {
-                    self.note(Note::NotRenewed { key, reason });
+                engine::Action::NotRenewed { claims, reason } => {
+                    self.note(Note::NotRenewed { claims, reason });
                 }
-                engine::Action::AtRisk { key, since, left } => {
-                    self.note(Note::AtRisk { key, since, left });
+                engine::Action::AtRisk { proof, since, left } => {
+                    let claims = proof.claims.clone();
+                    self.note(Note::AtRisk {
+                        claims,
+                        since,
+                        left,
+                    });
+                    self.actions.push_back(Action::AtRisk { proof, left });
                 }
                 engine::Action::Connect { node } => self.keep(now, node),
                 engine::Action::Retire { connection } => {
                     self.note(Note::Silent);
                     self.give_up(now, ConnectionId(connection), silent());
                 }
-                engine::Action::NotReleased { key, reason } => {
-                    self.note(Note::NotReleased { key, reason });
+                engine::Action::NotReleased { claims, reason } => {
+                    self.note(Note::NotReleased { claims, reason });
                 }
                 engine::Action::Flushed { flush, failed } => {
                     self.actions.push_back(Action::Flushed { flush, failed });

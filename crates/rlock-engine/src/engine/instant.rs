@@ -4,7 +4,7 @@ use std::ops::{Add, Sub};
 use std::time::Duration;
 
 /// A moment on this machine's clock: nanoseconds since its start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Instant(u64);
 
 impl Instant {

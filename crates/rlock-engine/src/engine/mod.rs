@@ -746,15 +746,15 @@ pub enum Action {
     /// The server refused to renew a hold. Renewing is retried until the hold is
     /// lost.
     NotRenewed {
-        /// The first key of the hold.
-        key: String,
+        /// Its keys and their owner.
+        claims: Claims,
         /// The server's error.
         reason: String,
     },
     /// No renewal of a hold has been confirmed for half of its lease.
     AtRisk {
-        /// The first key of the hold.
-        key: String,
+        /// The hold.
+        proof: Arc<Proof>,
         /// For how long.
         since: Duration,
         /// When it is lost, unless a renewal succeeds.
@@ -772,8 +772,8 @@ pub enum Action {
     },
     /// The server refused to release a hold that nobody releases by a call.
     NotReleased {
-        /// The first key of the hold.
-        key: String,
+        /// Its keys and their owner.
+        claims: Claims,
         /// The server's error.
         reason: String,
     },

@@ -24,8 +24,10 @@ impl Engine {
         why: &Error,
         lease_end: Instant,
     ) {
-        let (key, reason) = (claims.label(), why.to_string());
-        self.actions.push_back(Action::NotReleased { key, reason });
+        self.actions.push_back(Action::NotReleased {
+            claims: claims.clone(),
+            reason: why.to_string(),
+        });
         self.forget_unreleased(now);
         let first = String::from_utf8_lossy(claims.key());
         let known = self.unreleased.get_or_insert_with(|| Unreleased {

@@ -25,6 +25,7 @@
 //! its end before the grace can be over on the server.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::engine::claims::Numbers;
@@ -132,8 +133,9 @@ impl Engine {
     pub(super) fn hold_is_due(&mut self, now: Instant, id: Id) {
         if let Some(hold) = self.holds.get_mut(&id) {
             if let Some((since, left)) = hold.risk(now) {
-                let key = hold.proof.claims.label();
-                self.actions.push_back(Action::AtRisk { key, since, left });
+                let proof = Arc::clone(&hold.proof);
+                self.actions
+                    .push_back(Action::AtRisk { proof, since, left });
             }
             let is_early = hold.check_due.is_some_and(|check| now < check);
             if is_early && hold.proof.is_live(now) {
@@ -417,8 +419,9 @@ impl Engine {
             return;
         };
         hold.is_refusal_reported = true;
-        let key = hold.proof.claims.label();
-        self.actions.push_back(Action::NotRenewed { key, reason });
+        let claims = hold.proof.claims.clone();
+        self.actions
+            .push_back(Action::NotRenewed { claims, reason });
     }
 
     fn check_again(&mut self, now: Instant, id: Id) {

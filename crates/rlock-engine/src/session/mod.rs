@@ -10,7 +10,9 @@
 //! - `locking`: a call for several keys, together or one after the other;
 //! - `guards`: what a call was granted;
 //! - `quorum`: the same for several servers that hold a lock by majority;
-//! - `machine`: either of the two.
+//! - `machine`: either of the two;
+//! - `telemetry`: what happens to calls, guards and connections, for whoever
+//!   listens.
 //!
 //! A [`Session`] is one type, whole: a call may need calls, guards and pauses at
 //! once. What can be decided without them is in the other files.
@@ -43,11 +45,13 @@ mod locking;
 mod machine;
 #[cfg(feature = "quorum")]
 pub mod quorum;
+mod telemetry;
 
 pub use guards::Proofs;
 use guards::{Grant, Guard};
 use locking::{Locking, Next};
 pub use machine::Machine;
+pub use telemetry::{Occurrence, OccurrenceKind};
 
 /// What a caller asks for.
 #[derive(Debug)]
@@ -194,6 +198,13 @@ pub enum Action {
         proof: Arc<Proof>,
         /// How it ended.
         why: Loss,
+    },
+    /// Tell whoever listens. Without a listener, this is only a risk.
+    Occurred {
+        /// The guard that it concerns.
+        guard: Option<Id>,
+        /// What happened.
+        occurrence: Occurrence,
     },
     /// Report a new leader to an observer.
     Observed {
@@ -928,6 +939,12 @@ impl Session {
                 self.over(&proof, why);
                 Action::Ended { proof, why }
             }
+            endpoint::Action::AtRisk { proof, left } => {
+                let guards = self.guards_of(&proof).into_iter();
+                let risks = guards.map(|guard| Occurrence::at_risk(guard, &proof.claims, left));
+                self.actions.extend(risks);
+                return None;
+            }
             endpoint::Action::Observed {
                 observer: call,
                 change: Ok(change),
@@ -952,16 +969,24 @@ impl Session {
     }
 
     fn over(&mut self, proof: &Proof, why: Loss) {
-        let others = (proof.hold, Id::of_number(0))..=(proof.hold, Id::of_number(u64::MAX));
-        let others = self.of_holds.range(others).map(|(_, guard)| *guard);
-        for number in std::iter::once(proof.call).chain(others) {
-            let guard = self.guards.get_mut(&number);
-            if let Some(guard) = guard.filter(|it| !it.is_over && it.has(proof.hold)) {
+        for number in self.guards_of(proof) {
+            if let Some(guard) = self.guards.get_mut(&number) {
                 guard.is_over = true;
                 let guard = number;
                 self.actions.push_back(Action::Over { guard, why });
             }
         }
+    }
+
+    /// The guards of a hold whose end was not reported.
+    fn guards_of(&self, proof: &Proof) -> Vec<Id> {
+        let others = (proof.hold, Id::of_number(0))..=(proof.hold, Id::of_number(u64::MAX));
+        let others = self.of_holds.range(others).map(|(_, guard)| *guard);
+        let guards = std::iter::once(proof.call).chain(others);
+        let is_open = |it: &Guard| !it.is_over && it.has(proof.hold);
+        guards
+            .filter(|number| self.guards.get(number).is_some_and(is_open))
+            .collect()
     }
 
     /// A part of a call has its outcome.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use rlock_engine::endpoint::Note;
+use rlock_engine::engine::claims::{Claims, Owner};
 use rlock_engine::error::{Failure, ServerError};
 
 use crate::played::Played;
@@ -151,7 +152,10 @@ fn warnings_say_what_and_why() {
         failure,
         is_news,
     };
-    let (key, reason) = ("k".to_owned(), "why".to_owned());
+    let (claims, reason) = (
+        Claims::new(Owner::numbered("o", 1), b"k", &[]),
+        "why".to_owned(),
+    );
     for (note, warning) in [
         (
             not_connected(cut(), true),
@@ -171,21 +175,21 @@ fn warnings_say_what_and_why() {
         ),
         (
             Note::NotRenewed {
-                key: key.clone(),
+                claims: claims.clone(),
                 reason: reason.clone(),
             },
             Some("cannot renew k (why), trying again"),
         ),
         (
             Note::AtRisk {
-                key: key.clone(),
+                claims: claims.clone(),
                 since: Duration::from_micros(5_000_700),
                 left: Duration::from_millis(4_898),
             },
             Some("k is at risk (no renewal for 5.001s, lost in 4.898s), trying again"),
         ),
         (
-            Note::NotReleased { key, reason },
+            Note::NotReleased { claims, reason },
             Some("cannot release k (why), it becomes free when its lease ends"),
         ),
         (Note::Connected { address: address() }, None),

@@ -146,14 +146,19 @@ impl Played {
                         .extend(is_news.then(|| format!("{address}: {reason}")));
                     format!("not connected: {failure}")
                 }
-                Action::Note(Note::NotRenewed { key, reason }) => {
-                    format!("not renewed: {key}: {reason}")
+                Action::Note(Note::NotRenewed { claims, reason }) => {
+                    format!("not renewed: {}: {reason}", claims.label())
                 }
-                Action::Note(Note::AtRisk { key, since, left }) => {
+                Action::Note(Note::AtRisk {
+                    claims,
+                    since,
+                    left,
+                }) => {
+                    let key = claims.label();
                     format!("at risk: {key}: {since:?}, {left:?} left")
                 }
                 Action::Note(Note::UnknownMessage(_)) => "unknown message".to_owned(),
-                Action::Note(_) => continue,
+                Action::Note(_) | Action::AtRisk { .. } => continue,
             };
             self.actions.push(line);
         }

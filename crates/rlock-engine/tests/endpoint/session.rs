@@ -10,7 +10,7 @@ use rlock_engine::engine::claims::{Claims, Owner};
 use rlock_engine::engine::instant::Instant;
 use rlock_engine::engine::terms::{Ask, Queueing, Terms, Value};
 use rlock_engine::error::Failure;
-use rlock_engine::session::{Action, Call, Lock, Outcome, Session};
+use rlock_engine::session::{Action, Call, Lock, Machine, Occurrence, Outcome};
 use rlock_engine::wire::resp::Command;
 
 use crate::observers::info;
@@ -21,11 +21,12 @@ const HELLO: &str = "%2\r\n+role\r\n+master\r\n+mode\r\n+";
 
 /// A session with one server. Its calls are numbered from 1, and their owner is `o`.
 struct Client {
-    session: Session,
+    machine: Machine,
     now: Instant,
     connection: Option<ConnectionId>,
     unanswered: VecDeque<String>,
     lines: Vec<String>,
+    occurred: Vec<String>,
     calls: u64,
 }
 
@@ -37,18 +38,20 @@ impl Client {
             ..Settings::default()
         };
         let mut it = Self {
-            session: Session::new("redis://h:1".parse().unwrap(), settings),
+            machine: Machine::of("redis://h:1".parse().unwrap(), settings).unwrap(),
             now: Instant::from_nanos(1_000_000_000),
             connection: None,
             unanswered: VecDeque::new(),
             lines: Vec::new(),
+            occurred: Vec::new(),
             calls: 0,
         };
+        it.machine.listen();
         it.calls(Call::Connect);
-        assert!(it.session.is_known(Id::of_number(1)));
+        assert!(it.machine.is_known(Id::of_number(1)));
         it.greeted();
         assert_eq!(it.last(), "1 done");
-        assert!(it.session.is_empty());
+        assert!(it.machine.is_empty());
         it
     }
 
@@ -102,20 +105,20 @@ impl Client {
     }
 
     fn handle(&mut self, event: Event<'_>) {
-        self.session.handle(self.now, event);
+        self.machine.handle(self.now, event);
         self.listen();
     }
 
     fn calls(&mut self, call: Call) {
         self.calls += 1;
         let number = Id::of_number(self.calls);
-        self.session.call(self.now, number, call);
+        self.machine.call(self.now, number, call);
         self.listen();
     }
 
     /// Something happens that is no call.
-    fn does<T>(&mut self, what: impl FnOnce(&mut Session, Instant) -> T) -> T {
-        let result = what(&mut self.session, self.now);
+    fn does<T>(&mut self, what: impl FnOnce(&mut Machine, Instant) -> T) -> T {
+        let result = what(&mut self.machine, self.now);
         self.listen();
         result
     }
@@ -182,13 +185,18 @@ impl Client {
 
     fn passes(&mut self, ms: u64) {
         let end = self.now + Duration::from_millis(ms);
-        while let Some(due) = self.session.next_deadline()
+        while let Some(due) = self.machine.next_deadline()
             && due <= end
         {
             self.now = due;
             self.handle(Event::Tick);
         }
         self.now = end;
+    }
+
+    /// What has happened since the last call.
+    fn occurred(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.occurred)
     }
 
     /// What was done since the last call.
@@ -201,7 +209,7 @@ impl Client {
     }
 
     fn listen(&mut self) {
-        while let Some(action) = self.session.poll_action() {
+        while let Some(action) = self.machine.poll_action() {
             let line = match action {
                 Action::Connect { connection, .. } => {
                     self.connection = Some(connection);
@@ -219,6 +227,10 @@ impl Client {
                     let fence = change.leader.map(|leader| leader.fence);
                     format!("{} observes {fence:?}", call.number())
                 }
+                Action::Occurred { guard, occurrence } => {
+                    self.occurred.push(occurrence_text(guard, &occurrence));
+                    continue;
+                }
                 _ => continue,
             };
             self.lines.push(line);
@@ -227,12 +239,28 @@ impl Client {
 
     fn sent(&mut self, connection: ConnectionId) {
         let mut output = Vec::new();
-        self.session.take_output(connection, &mut output);
+        self.machine.take_output(connection, &mut output);
         for words in commands(&output) {
             self.lines.push(words.clone());
             self.unanswered.push_back(words);
         }
     }
+}
+
+fn occurrence_text(guard: Option<Id>, it: &Occurrence) -> String {
+    let guard = guard.map(|guard| format!("{} ", guard.number()));
+    let keys = it
+        .keys()
+        .map(|key| String::from_utf8_lossy(key).into_owned());
+    let words = [
+        it.kind.as_str().to_owned(),
+        it.outcome.to_owned(),
+        format!("{:?}", it.duration),
+        keys.collect::<Vec<_>>().join(","),
+        it.text.clone(),
+    ];
+    let words = words.iter().filter(|word| !word.is_empty());
+    guard.unwrap_or_default() + &words.cloned().collect::<Vec<_>>().join(" ")
 }
 
 fn outcome_text(call: Id, outcome: Outcome) -> String {
@@ -318,20 +346,20 @@ fn one_request_takes_several_keys_unless_the_server_is_in_a_cluster() {
     it.locks(&["a", "b"], Ask::Exclusive);
     it.answers("RLOCK.MACQUIRE", "-DEADLOCK x\r\n");
     assert!(it.last().starts_with("4 "));
-    assert!(it.session.is_empty());
+    assert!(it.machine.is_empty());
 
     let mut it = Client::holds_two();
-    assert!(it.session.is_known(TWO));
-    let left = it.session.remaining(TWO, it.now);
+    assert!(it.machine.is_known(TWO));
+    let left = it.machine.remaining(TWO, it.now);
     assert!(left > seconds(29));
     it.calls(release(None));
-    assert!(!it.session.is_known(TWO));
+    assert!(!it.machine.is_known(TWO));
     assert_eq!(it.did(), BOTH);
     it.answers("RLOCK.RELEASE a", "-NOPERM no\r\n");
-    assert!(it.session.is_known(THREE));
+    assert!(it.machine.is_known(THREE));
     it.answers("RLOCK.RELEASE b", ":0\r\n");
     assert_eq!(it.did(), ["3 not permitted: no"]);
-    assert!(it.session.is_empty());
+    assert!(it.machine.is_empty());
 
     // These two are in one slot.
     it.locks(&["{x}1", "{x}2"], Ask::Exclusive);
@@ -363,9 +391,9 @@ fn a_guard_of_several_keys_is_changed_as_a_whole() {
     it.drops(2);
     it.drops(2);
     assert_eq!(it.did(), BOTH);
-    assert!(!it.session.is_clean());
+    assert!(!it.machine.is_clean());
     it.answers_all(":0\r\n");
-    assert!(it.session.is_empty() && it.session.is_clean());
+    assert!(it.machine.is_empty() && it.machine.is_clean());
 }
 
 #[test]
@@ -378,7 +406,7 @@ fn calls_in_parts_that_nobody_waits_for_are_cleaned_up() {
     it.answers_all(":0\r\n");
     // Until the next heartbeat would be due.
     it.passes(5000);
-    assert!(it.session.is_empty());
+    assert!(it.machine.is_empty());
 
     let mut it = Client::holds_two();
     it.calls(release(None));
@@ -389,19 +417,19 @@ fn calls_in_parts_that_nobody_waits_for_are_cleaned_up() {
     it.calls(Call::Flush);
     let told = ["4 a and 1 more were not released: not permitted: no"];
     assert_eq!(it.did(), told);
-    assert!(it.session.is_empty());
+    assert!(it.machine.is_empty());
 
     it.asks_all();
     it.abandons(5);
     it.answers_all("-LOADING x\r\n");
     it.passes(100);
     assert_eq!(it.did(), ["RLOCK.COUNTERS"]);
-    assert!(it.session.is_empty());
+    assert!(it.machine.is_empty());
     it.locks(&["k"], Ask::Exclusive);
-    assert!(it.session.is_known(Id::of_number(6)));
+    assert!(it.machine.is_known(Id::of_number(6)));
     it.abandons(6);
     it.answers_all(":0\r\n");
-    assert!(it.session.is_empty());
+    assert!(it.machine.is_empty());
 }
 
 /// Call 3 has asked for `a` and wants `b`, too.
@@ -431,7 +459,7 @@ fn keys_that_were_lost_before_the_last_was_granted_are_taken_again_after_a_pause
     let mut it = loses_the_first(MINUTE, 0);
     assert_eq!(it.did(), [BACK]);
     it.answers_all(":0\r\n");
-    assert!(!it.session.is_empty());
+    assert!(!it.machine.is_empty());
     it.passes(4);
     assert_eq!(it.did(), [""; 0]);
     it.passes(6);
@@ -443,17 +471,17 @@ fn keys_that_were_lost_before_the_last_was_granted_are_taken_again_after_a_pause
     let mut it = loses_the_first(MINUTE, 0);
     it.abandons(3);
     it.answers_all(":0\r\n");
-    assert!(it.session.is_empty());
+    assert!(it.machine.is_empty());
     it.passes(100);
     assert_eq!(it.did(), [BACK]);
     let mut it = loses_the_first(MINUTE, 0);
-    it.does(Session::leave_all);
+    it.does(Machine::leave_all);
     assert_eq!(it.last(), format!("3 {CLOSED}"));
     let mut it = loses_the_first(MINUTE, 0);
     it.calls(Call::Flush);
-    assert!(!it.session.endpoint().is_closed());
+    assert!(!it.machine.endpoint().is_closed());
     it.handle(Event::Closed);
-    assert!(it.session.endpoint().is_closed());
+    assert!(it.machine.endpoint().is_closed());
     let ended = [4, 3].map(|call| format!("{call} {CLOSED}"));
     assert_eq!(it.did()[1..3], ended);
 }
@@ -507,7 +535,7 @@ fn permits_of_a_guard_are_divided_and_joined() {
         |it: &mut Client, (guard, part)| it.does(|it, now| it.split(now, id(guard), id(9), part));
     let divided = asked.map(|asked| split(&mut it, asked));
     assert_eq!(divided, [false, false, false, false, true]);
-    let have = |it: &Client| [2, 9].map(|guard| it.session.permits(id(guard)));
+    let have = |it: &Client| [2, 9].map(|guard| it.machine.permits(id(guard)));
     assert_eq!(have(&it), [3, 2]);
     it.calls = 9;
     it.locks(&["l"], permits(1));
@@ -578,7 +606,7 @@ fn a_released_lock_can_stay_taken_for_a_while() {
     assert!(did[0].starts_with("3 least is "), "{did:?}");
     assert!(did[1].starts_with("RLOCK.RENEW k o 296"), "{did:?}");
     let mut it = Client::holds(Ask::Exclusive);
-    it.does(|it, now| it.keep_until(now, TWO, now + seconds(5)));
+    it.does(|it, now| it.keep(now, TWO, seconds(5)).unwrap());
     it.drops(2);
     assert_eq!(it.did(), ["RLOCK.RENEW k o 5001"]);
 }
@@ -598,10 +626,10 @@ fn every_guard_of_a_hold_ends_with_it() {
         it.did(),
         ["over 2: ", "over 4: "].map(|it| it.to_owned() + ENDED)
     );
-    assert_eq!(it.session.remaining(TWO, it.now), Duration::ZERO);
+    assert_eq!(it.machine.remaining(TWO, it.now), Duration::ZERO);
     it.drops(4);
     it.drops(2);
-    assert!(it.session.is_empty());
+    assert!(it.machine.is_empty());
 
     // It was lost before the grant was read.
     it.locks(&["k"], Ask::Exclusive);
@@ -735,7 +763,7 @@ fn servers_are_asked_and_leaders_are_observed() {
     it.calls(Call::Flush);
     assert_eq!(it.did(), ["4 done"]);
     it.calls(Call::Leader { key: key.clone() });
-    assert!(!it.session.is_empty());
+    assert!(!it.machine.is_empty());
     it.answers("RLOCK.INFO k", info(Some((7, "v"))));
     assert_eq!(it.last(), "5 leader Some(7)");
     it.calls(Call::Leader { key: key.clone() });
@@ -756,5 +784,142 @@ fn servers_are_asked_and_leaders_are_observed() {
     it.answers("SUBSCRIBE", subscribed);
     it.answers("RLOCK.INFO k", "-NOPERM no\r\n");
     assert!(it.did().contains(&"8 not permitted: no".to_owned()));
-    assert!(!it.session.is_known(Id::of_number(8)));
+    assert!(!it.machine.is_known(Id::of_number(8)));
+}
+
+#[test]
+fn a_listener_hears_how_each_wait_and_each_hold_has_ended() {
+    let mut it = Client::connected();
+    assert_eq!(it.occurred(), ["connected 0ns h:1"]);
+    it.locks(&["k"], Ask::Exclusive);
+    it.passes(3);
+    it.answers("RLOCK.ACQUIRE k", ":7\r\n");
+    assert_eq!(it.occurred(), ["wait granted 3ms k"]);
+    it.passes(5);
+    it.calls(release(None));
+    it.passes(7);
+    assert!(it.occurred().is_empty(), "The server has not answered.");
+    it.answers("RLOCK.RELEASE k", ":1\r\n");
+    assert_eq!(it.occurred(), ["2 hold released 5ms k"]);
+
+    // In each other way.
+    it.locks_on(&["k"], Ask::Exclusive, Terms::new(), Queueing::Try);
+    it.answers("RLOCK.ACQUIRE k", "_\r\n");
+    it.locks(&["k"], Ask::Exclusive);
+    it.answers("RLOCK.ACQUIRE k", "-DEADLOCK x\r\n");
+    it.locks(&["k"], Ask::Exclusive);
+    it.abandons(6);
+    let waits = ["refused", "Deadlock", "abandoned"].map(|how| format!("wait {how} 0ns k"));
+    assert_eq!(it.occurred(), waits);
+
+    let mut it = Client::holds(Ask::Exclusive);
+    it.occurred();
+    it.drops(2);
+    assert_eq!(it.occurred(), ["2 hold released 0ns k"]);
+    let mut it = Client::holds(Ask::Exclusive);
+    it.occurred();
+    it.does(|it, now| it.untaken(now, TWO));
+    assert_eq!(it.occurred(), ["2 hold released 0ns k"]);
+    let mut it = Client::holds(Ask::Exclusive);
+    it.occurred();
+    it.loses(7, "k");
+    assert_eq!(it.occurred(), ["2 hold ended_by_server 0ns k"]);
+    it.drops(2);
+    assert!(it.occurred().is_empty(), "It has ended once.");
+    // The server answers the release first.
+    let mut it = Client::holds(Ask::Exclusive);
+    it.occurred();
+    it.calls(release(None));
+    it.answers("RLOCK.RELEASE k", "_\r\n");
+    assert_eq!(it.occurred(), ["2 hold ended_by_server 0ns k"]);
+    let mut it = Client::holds(Ask::Exclusive);
+    it.occurred();
+    it.calls(release(Some(seconds(31 * 24 * 3600))));
+    assert_eq!(it.occurred(), ["2 hold OutOfRange 0ns k"]);
+    let mut it = Client::holds(Ask::Exclusive);
+    it.occurred();
+    it.does(|it, now| it.keep(now, TWO, seconds(31 * 24 * 3600)).unwrap_err());
+    assert_eq!(it.occurred(), ["2 hold released 0ns k"]);
+    let mut it = Client::holds(Ask::Exclusive);
+    it.occurred();
+    it.does(Machine::leave_all);
+    assert_eq!(it.occurred(), ["2 hold closed 0ns k"]);
+    // Nobody waits for the answer to its release.
+    let mut it = Client::holds(Ask::Exclusive);
+    it.occurred();
+    it.calls(release(None));
+    it.abandons(3);
+    it.answers("RLOCK.RELEASE k", ":1\r\n");
+    assert_eq!(it.occurred(), ["2 hold released 0ns k"]);
+
+    // An upgrade is another wait, and the hold goes on.
+    let mut it = Client::holds(Ask::Shared);
+    it.passes(2);
+    it.calls(upgrade());
+    it.answers("RLOCK.ACQUIRE k", ":8\r\n");
+    it.answers_all(":1\r\n");
+    assert_eq!(it.occurred()[2..], ["wait granted 0ns k"]);
+    it.calls(release(None));
+    it.answers_all(":1\r\n");
+    assert_eq!(it.occurred(), ["2 hold released 2ms k"]);
+
+    // Several keys are one wait and one hold.
+    let mut it = Client::holds_two();
+    assert_eq!(it.occurred()[1..], ["wait granted 0ns a,b"]);
+    it.loses(8, "b");
+    assert_eq!(it.occurred(), ["2 hold ended_by_server 0ns a,b"]);
+}
+
+#[test]
+fn a_listener_hears_of_each_part_of_some_permits() {
+    let mut it = Client::holds(permits(4));
+    it.occurred();
+    it.calls(release_permits(2, 1));
+    it.answers("RLOCK.RELEASE k", ":1\r\n");
+    assert!(it.occurred().is_empty(), "The others are still held.");
+    let split =
+        |it: &mut Client, part| it.does(|it, now| it.split(now, TWO, Id::of_number(part), 1));
+    assert!(split(&mut it, 8) && split(&mut it, 9));
+    assert!(it.does(|it, now| it.merge(now, TWO, Id::of_number(8))));
+    it.drops(9);
+    assert_eq!(it.occurred(), ["9 hold released 0ns k"]);
+    it.calls(release_permits(2, 2));
+    it.answers_all(":1\r\n");
+    assert_eq!(it.occurred(), ["2 hold released 0ns k"]);
+}
+
+#[test]
+fn a_listener_hears_of_renewals_and_connections() {
+    let mut it = Client::holds(Ask::Exclusive);
+    it.locks(&["k"], Ask::Exclusive);
+    it.answers("RLOCK.ACQUIRE", ":7\r\n");
+    it.occurred();
+    it.passes(10_000);
+    it.answers("RLOCK.RENEW k o", "-NOPERM no\r\n");
+    assert_eq!(it.occurred(), ["not_renewed 0ns k not permitted: no"]);
+    it.passes(5_000);
+    let risks = it.occurred();
+    assert_eq!(risks.len(), 2, "{risks:?}");
+    assert!(risks[0].starts_with("2 at_risk 14.69"), "{risks:?}");
+    assert!(risks[1].starts_with("3 at_risk 14.69"), "{risks:?}");
+    it.reconnects();
+    assert_eq!(
+        it.occurred(),
+        ["disconnected 15s h:1", "connected 20ms h:1"]
+    );
+
+    // Without a listener, only the risk is told.
+    let mut it = Client::holds(Ask::Exclusive);
+    it.machine = Machine::of("redis://h:1".parse().unwrap(), Settings::default()).unwrap();
+    it.occurred();
+    it.calls(Call::Connect);
+    it.greeted();
+    it.locks(&["k"], Ask::Exclusive);
+    it.answers("RLOCK.ACQUIRE k", ":7\r\n");
+    it.passes(15_000);
+    let occurred = it.occurred();
+    assert!(
+        occurred.len() == 1 && occurred[0].starts_with("4 at_risk"),
+        "{occurred:?}"
+    );
 }

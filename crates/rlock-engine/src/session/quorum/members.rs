@@ -171,7 +171,9 @@ impl Members {
                         return Some(Happened::Changed(place));
                     }
                     // The lock is at risk and lost only with its majority.
-                    Action::Note(Note::AtRisk { .. }) | Action::Ended { .. } => continue,
+                    Action::Note(Note::AtRisk { .. })
+                    | Action::Occurred { .. }
+                    | Action::Ended { .. } => continue,
                     Action::Note(_) | Action::Observed { .. } => {}
                 }
                 actions.push_back(action);

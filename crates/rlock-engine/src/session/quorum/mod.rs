@@ -25,7 +25,7 @@ use crate::engine::terms::{Ask, Queueing, Terms, lease_ms, whole_ms_or_zero};
 use crate::error::{Error, Failure, Loss};
 use crate::servers::Servers;
 use crate::session::guards::Proofs;
-use crate::session::{Action, Call, Lock, Outcome};
+use crate::session::{Action, Call, Lock, Occurrence, Outcome};
 
 mod hold;
 mod members;
@@ -867,9 +867,16 @@ impl Quorum {
             let due = it.tend(now, &mut self.members);
             self.members.timers.set(Timer::Hold(hold), due);
             if let Some((since, left)) = it.risk(now) {
-                let key = it.claims.label();
-                let note = Note::AtRisk { key, since, left };
+                let claims = it.claims.clone();
+                let note = Note::AtRisk {
+                    claims,
+                    since,
+                    left,
+                };
                 self.actions.push_back(Action::Note(note));
+                let guards = it.guards.iter().filter(|it| self.guards.contains_key(it));
+                let risks = guards.map(|guard| Occurrence::at_risk(*guard, &it.claims, left));
+                self.actions.extend(risks);
             }
         }
     }

@@ -65,7 +65,7 @@ final class Engine {
         new SecureRandom().nextBytes(seed);
         return Format.configuration(new Writer(), Format.VERSION, of.urls, of.together, of.name, "rlock-java", Client.VERSION,
                 millis("responseTimeout", of.responseTimeout), millis("retryTimeout", of.retryTimeout),
-                millis("replicationTimeout", of.replicationTimeout), seed);
+                millis("replicationTimeout", of.replicationTimeout), false, seed);
     }
 
     /** Whole milliseconds, rounded up; {@code null} means no limit. */
@@ -208,6 +208,14 @@ final class Engine {
             var value = bytes.slice().limit(count);
             bytes.position(bytes.position() + count);
             return value;
+        }
+
+        List<String> list() {
+            var items = new ArrayList<String>();
+            for (int count = bytes.getInt(); count > 0; count--) {
+                items.add(text());
+            }
+            return items;
         }
 
         Map<String, Long> fences() {

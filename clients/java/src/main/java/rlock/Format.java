@@ -9,7 +9,7 @@ import rlock.Engine.Writer;
 
 /** The events and actions of docs/embedding.md. */
 final class Format {
-    static final int VERSION = 2;
+    static final int VERSION = 3;
     static final int OWNING_NEW = 0;
     static final int OWNING_ACTIVITY = 1;
     static final int OWNING_NAMED = 2;
@@ -131,7 +131,7 @@ final class Format {
         }
     }
 
-    static Writer configuration(Writer to, int version, List<String> urls, int together, String name, String library, String libraryVersion, long response, long retry, long replication, byte[] seed) {
+    static Writer configuration(Writer to, int version, List<String> urls, int together, String name, String library, String libraryVersion, long response, long retry, long replication, boolean isListens, byte[] seed) {
         to.u32(version);
         to.list(urls);
         to.u8(together);
@@ -141,6 +141,7 @@ final class Format {
         to.u64(response);
         to.u64(retry);
         to.u64(replication);
+        to.flag(isListens);
         to.raw(seed);
         return to;
     }
@@ -320,6 +321,7 @@ final class Format {
         static final int OVER = 9;
         static final int NOTE = 10;
         static final int LEADER = 11;
+        static final int OCCURRED = 12;
 
         int kind;
         long connection;
@@ -339,6 +341,10 @@ final class Format {
         int level;
         Leader leader;
         boolean isMissed;
+        String what;
+        String outcome;
+        long nanoseconds;
+        List<String> keys;
 
         static Action read(Reader from) {
             var it = new Action();
@@ -391,6 +397,14 @@ final class Format {
                     it.call = from.u64();
                     it.leader = Reader.optional(from.flag(), new Leader(from.u64(), from.bytes(), from.text(), from.u64()));
                     it.isMissed = from.flag();
+                    break;
+                case OCCURRED:
+                    it.guard = from.u64();
+                    it.what = from.text();
+                    it.outcome = from.text();
+                    it.nanoseconds = from.u64();
+                    it.keys = from.list();
+                    it.text = from.text();
                     break;
                 default:
                     throw new IllegalStateException("unknown action " + it.kind);
