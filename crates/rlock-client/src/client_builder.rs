@@ -6,7 +6,7 @@ use std::time::Duration;
 use rlock_engine::endpoint::{Limits, Settings};
 use rlock_engine::error::Error;
 use rlock_engine::servers::Servers;
-use rlock_engine::session::{Call, Machine};
+use rlock_engine::session::{Call, Machine, Occurrence};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -15,7 +15,7 @@ use crate::client::Client;
 use crate::pump::dial::TlsConfig;
 #[cfg(feature = "tls-rustls")]
 use crate::pump::tls::Certificates;
-use crate::pump::{Inner, State, call, of_library};
+use crate::pump::{Inner, Listener, State, call, of_library};
 
 /// Settings of a [`Client`], from [`Client::builder`].
 ///
@@ -36,6 +36,7 @@ use crate::pump::{Inner, State, call, of_library};
 pub struct ClientBuilder {
     pub(crate) limits: Limits,
     name: Option<String>,
+    listener: Option<Listener>,
     pub(crate) has_thread: bool,
     #[cfg(feature = "tls-rustls")]
     pub(crate) certificates: Option<Certificates>,
@@ -78,6 +79,34 @@ impl ClientBuilder {
     /// `rlock:`. Several clients may have the same name.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
+        self
+    }
+
+    /// Tells `listener` what happens, as it happens: how waits and holds ended, and
+    /// after how long, renewals that are late or refused, connections. For metrics
+    /// and traces; see [`Occurrence`].
+    ///
+    /// It runs between the client's own steps, on any thread, and the client waits
+    /// for it: it should only count, record, or send to a channel that is not
+    /// full. Its panics are logged, and change nothing else. A later one replaces
+    /// an earlier one.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use rlock_client::{Client, OccurrenceKind};
+    ///
+    /// # async fn example() -> Result<(), rlock_client::Error> {
+    /// let builder = Client::builder().listener(|it| match it.kind {
+    ///     OccurrenceKind::AtRisk => eprintln!("lost in {:?}, unless renewed", it.duration),
+    ///     OccurrenceKind::Wait => println!("{} after {:?}", it.outcome, it.duration),
+    ///     _ => {}
+    /// });
+    /// let client = builder.connect("redis://127.0.0.1/").await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn listener(mut self, listener: impl Fn(&Occurrence) + Send + Sync + 'static) -> Self {
+        self.listener = Some(Listener(Arc::new(listener)));
         self
     }
 
@@ -177,7 +206,7 @@ impl ClientBuilder {
         let tls = self.tls(&servers);
         let settings = self.settings(is_probe);
         let machine = Machine::of(servers, of_library(settings.clone()))?;
-        let (inner, task) = begin(machine, tls?, &settings);
+        let (inner, task) = begin(machine, tls?, &settings, self.listener);
         Ok((Client { inner }, task))
     }
 
@@ -193,7 +222,7 @@ impl ClientBuilder {
             tls = self.tls(servers)?;
         }
         let machine = Machine::of_members(members, &of_library(settings.clone()), any_grace)?;
-        Ok(begin(machine, tls, &settings))
+        Ok(begin(machine, tls, &settings, self.listener))
     }
 
     fn settings(&self, is_probe: bool) -> Settings {
@@ -229,8 +258,16 @@ impl ClientBuilder {
 }
 
 /// A machine with its background task.
-fn begin(machine: Machine, tls: TlsConfig, settings: &Settings) -> (Arc<Inner>, JoinHandle<()>) {
-    let state = Arc::new(State::new(machine, tls, settings));
+fn begin(
+    mut machine: Machine,
+    tls: TlsConfig,
+    settings: &Settings,
+    listener: Option<Listener>,
+) -> (Arc<Inner>, JoinHandle<()>) {
+    if listener.is_some() {
+        machine.listen();
+    }
+    let state = Arc::new(State::new(machine, tls, settings, listener));
     let task = tokio::spawn(Arc::clone(&state).drive());
     (Arc::new(Inner { state }), task)
 }

@@ -227,6 +227,8 @@ pub use rlock_engine::error::{Error, Failure, Loss, ServerError};
 #[doc(inline)]
 pub use rlock_engine::servers::{Address, Login, Password, Servers, Tls};
 #[doc(inline)]
+pub use rlock_engine::session::{Occurrence, OccurrenceKind};
+#[doc(inline)]
 pub use rlock_engine::wire::inspect::{
     Answer, Contended, Counters, Holder, Info, Leader, Mode, Waiter,
 };

@@ -21,7 +21,8 @@ use rlock_engine::session::{self, Call, Outcome};
 use rlock_engine::wire::inspect::{self, Info};
 use rlock_engine::wire::resp::Command;
 use rlock_engine::wire::{replies, requests};
-use tracing::Instrument;
+use tracing::field::Empty;
+use tracing::{Instrument, Span};
 
 use crate::locks::guard::sealed::Grants;
 use crate::pump::Inner;
@@ -116,9 +117,7 @@ impl Lock {
         ask: Ask,
         queueing: Queueing,
     ) -> impl Future<Output = Result<Option<All>, Error>> + use<'_> {
-        let span = tracing::debug_span!(
-            "rlock.acquire", key = %claims.label(), owner = %claims.owner(), ?ask, ?queueing
-        );
+        let span = span("rlock.acquire", &claims);
         let lock = Call::Lock(session::Lock {
             claims,
             ask,
@@ -126,7 +125,7 @@ impl Lock {
             terms: self.terms,
             queueing,
         });
-        granted(&self.inner, lock).instrument(span)
+        granted(&self.inner, lock, span)
     }
 
     pub(crate) async fn info(&self) -> Result<Info, Error> {
@@ -165,17 +164,60 @@ pub(crate) fn never_refused() -> Error {
     Error::Protocol("a wait without limit was refused".to_owned())
 }
 
-/// Makes a call for a lock; `None` if not granted.
-async fn granted(inner: &Arc<Inner>, lock: Call) -> Result<Option<All>, Error> {
-    match call(&inner.state, lock).await {
-        Outcome::Granted { guard, proofs } => {
-            tracing::debug!(proof = ?proofs.first(), "granted");
-            let (proof, rest) = proofs.into_parts();
-            let granted = Granted::new(inner, guard, proof);
-            Ok(Some(All { granted, rest }))
-        }
-        outcome => done(outcome).map(|()| None),
+/// The span of a call for a lock, with the fields that OpenTelemetry has for a
+/// request to a database. A key may be a secret, so it is there from the level
+/// trace on.
+fn span(operation: &'static str, claims: &Claims) -> Span {
+    let span = tracing::debug_span!(
+        "rlock.acquire",
+        otel.name = operation,
+        otel.kind = "client",
+        db.system.name = "redis",
+        db.operation.name = "RLOCK.ACQUIRE",
+        rlock.outcome = Empty,
+        error.type = Empty,
+        otel.status_code = Empty,
+        rlock.key = Empty,
+        rlock.owner = Empty,
+    );
+    if tracing::enabled!(tracing::Level::TRACE) {
+        let owner = claims.owner().as_str();
+        span.record("rlock.key", claims.label())
+            .record("rlock.owner", owner);
     }
+    span
+}
+
+/// Makes a call for a lock; `None` if not granted. Its span has the outcome, unless
+/// nobody waits for it any more.
+fn granted<'a>(
+    inner: &'a Arc<Inner>,
+    lock: Call,
+    span: Span,
+) -> impl Future<Output = Result<Option<All>, Error>> + use<'a> {
+    let ended = span.clone();
+    let granted = async move {
+        match call(&inner.state, lock).await {
+            Outcome::Granted { guard, proofs } => {
+                ended.record("rlock.outcome", "granted");
+                tracing::debug!(proof = ?proofs.first(), "granted");
+                let (proof, rest) = proofs.into_parts();
+                let granted = Granted::new(inner, guard, proof);
+                Ok(Some(All { granted, rest }))
+            }
+            outcome => {
+                let refused = done(outcome).map(|()| None);
+                match &refused {
+                    Ok(_) => ended.record("rlock.outcome", "refused"),
+                    Err(error) => ended
+                        .record("error.type", error.code())
+                        .record("otel.status_code", "error"),
+                };
+                refused
+            }
+        }
+    };
+    granted.instrument(span)
 }
 
 /// What is left until `deadline`.
@@ -234,7 +276,8 @@ impl Granted {
     /// is then, and is [forgotten](Self::forget) otherwise.
     pub(crate) async fn upgraded(&self, queueing: Queueing) -> Result<Option<Self>, Error> {
         let guard = self.guard;
-        let upgraded = granted(&self.inner, Call::Upgrade { guard, queueing }).await;
+        let span = span("rlock.upgrade", &self.proof.claims);
+        let upgraded = granted(&self.inner, Call::Upgrade { guard, queueing }, span).await;
         Ok(upgraded?.map(|all| all.granted))
     }
 

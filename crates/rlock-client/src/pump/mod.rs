@@ -5,6 +5,8 @@
 //! and then carry out its actions themselves.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -16,7 +18,7 @@ use rlock_engine::engine::instant::Instant;
 use rlock_engine::engine::proof::Proof;
 use rlock_engine::engine::{Id, Metrics};
 use rlock_engine::error::{Error, Failure, Loss};
-use rlock_engine::session::{Action, Call, Machine, Outcome};
+use rlock_engine::session::{Action, Call, Machine, Occurrence, Outcome};
 use rlock_engine::wire::resp::{Command, Frame};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
@@ -46,6 +48,7 @@ pub(crate) struct State {
     runtime: Handle,
     /// Whether the last client, lock and guard has been dropped.
     is_left: AtomicBool,
+    listener: Option<Listener>,
     /// Reports every loss.
     losses: watch::Sender<Loss>,
 }
@@ -85,6 +88,7 @@ struct Untaken {
 enum Later {
     Wake(Waker),
     Over(Arc<Proof>, Loss),
+    Occurred(Occurrence),
     Note(Note),
     End(Peer),
 }
@@ -96,6 +100,26 @@ pub(crate) struct Inner {
     pub(crate) state: Arc<State>,
 }
 
+/// Whoever listens to what happens.
+#[derive(Clone)]
+pub(crate) struct Listener(pub(crate) Arc<dyn Fn(&Occurrence) + Send + Sync>);
+
+impl Listener {
+    /// A panic must not end the background, and all locks with it.
+    fn hear(&self, occurrence: &Occurrence) {
+        let heard = AssertUnwindSafe(|| (self.0)(occurrence));
+        if catch_unwind(heard).is_err() {
+            tracing::error!("the listener has panicked");
+        }
+    }
+}
+
+impl fmt::Debug for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Listener")
+    }
+}
+
 /// Locks, even after a panic elsewhere: no state here is inconsistent then.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -104,7 +128,12 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl State {
     /// What does nothing yet, with these settings, which its caller has
     /// [checked](Settings::check).
-    pub(crate) fn new(machine: Machine, tls: TlsConfig, settings: &Settings) -> Self {
+    pub(crate) fn new(
+        machine: Machine,
+        tls: TlsConfig,
+        settings: &Settings,
+        listener: Option<Listener>,
+    ) -> Self {
         let uuid = uuid::Uuid::new_v4();
         let id = match &settings.name {
             Some(name) => format!("{name}:{uuid}"),
@@ -126,6 +155,7 @@ impl State {
             alarm: Notify::new(),
             runtime: Handle::current(),
             is_left: AtomicBool::new(false),
+            listener,
             losses: watch::Sender::new(Loss::Released),
         }
     }
@@ -207,6 +237,7 @@ impl State {
             Action::Ended { proof, why } => Some(Later::Over(proof, why)),
             // The proofs of a guard show it.
             Action::Over { .. } => None,
+            Action::Occurred { occurrence, .. } => Some(Later::Occurred(occurrence)),
             Action::Note(note) => Some(Later::Note(note)),
         }
     }
@@ -221,6 +252,11 @@ impl State {
                     self.losses.send_replace(why);
                 }
                 proof.wake();
+            }
+            Later::Occurred(occurrence) => {
+                if let Some(listener) = &self.listener {
+                    listener.hear(&occurrence);
+                }
             }
             Later::Note(note) => self.log(&note),
             Later::End(peer) => peer.end(),
@@ -242,14 +278,17 @@ impl State {
             Note::Lost { address } => tracing::warn!(address, "connection to the server lost"),
             Note::Silent => tracing::warn!("the connection is silent"),
             Note::NamedElsewhere => tracing::info!("the Sentinels name another server"),
-            Note::NotRenewed { key, reason } => {
+            Note::NotRenewed { claims, reason } => {
+                let key = claims.label();
                 tracing::warn!(name: "not-renewed", target: RENEWAL, key, reason, "{warning}");
             }
-            Note::AtRisk { key, left, .. } => {
-                let left = left.as_secs_f64();
+            Note::AtRisk { claims, left, .. } => {
+                let (key, left) = (claims.label(), left.as_secs_f64());
                 tracing::warn!(name: "at-risk", target: RENEWAL, key, left, "{warning}");
             }
-            Note::NotReleased { key, .. } => tracing::warn!(key, "{warning}"),
+            Note::NotReleased { claims, .. } => {
+                tracing::warn!(key = claims.label(), "{warning}");
+            }
             Note::UnknownMessage(message) => {
                 let message = String::from_utf8_lossy(message);
                 tracing::warn!(%message, "unknown message");
@@ -311,25 +350,21 @@ impl State {
 
     /// The permits that a guard needs.
     pub(crate) fn permits(&self, guard: Id) -> u32 {
-        let mut core = lock(&self.core);
-        core.machine.as_session().map_or(0, |it| it.permits(guard))
+        lock(&self.core).machine.permits(guard)
     }
 
     /// Gives `permits` of a guard to a new one; returns its number.
     pub(crate) fn split(self: &Arc<Self>, guard: Id, permits: u32) -> Option<Id> {
         self.with_core(|core| {
             let part = core.next_id();
-            let session = core.machine.as_session()?;
-            let is_split = session.split(now(), guard, part, permits);
+            let is_split = core.machine.split(now(), guard, part, permits);
             is_split.then_some(part)
         })
     }
 
     /// Gives all permits of `part` to `guard`; false if they are of different holds.
     pub(crate) fn merge(self: &Arc<Self>, guard: Id, part: Id) -> bool {
-        let session =
-            |machine: &mut Machine, now| Some(machine.as_session()?.merge(now, guard, part));
-        self.change(session) == Some(true)
+        self.change(|machine, now| machine.merge(now, guard, part))
     }
 
     pub(crate) fn metrics(&self) -> Metrics {

@@ -42,5 +42,6 @@ mod rwlock;
 mod semaphore;
 mod sentinel;
 mod stopped;
+mod telemetry;
 mod tls;
 mod upgrade;
