@@ -346,7 +346,7 @@ messages! {
         },
         12 Occurred {
             guard: u64 = "number of the guard that it concerns (0: none)",
-            what: &'a str = "kind of the occurrence, as in [telemetry](telemetry.md); only `at_risk` unless each is to be reported",
+            what: &'a str = "kind of the occurrence, as in [telemetry](telemetry.md); the configuration says whether it reports others than `at_risk`",
             outcome: &'a str,
             nanoseconds: u64,
             keys: Vec<&'a [u8]>,

@@ -100,7 +100,7 @@ pub(crate) struct Inner {
     pub(crate) state: Arc<State>,
 }
 
-/// Whoever listens to what happens.
+/// A program's function that learns what happens.
 #[derive(Clone)]
 pub(crate) struct Listener(pub(crate) Arc<dyn Fn(&Occurrence) + Send + Sync>);
 

@@ -11,8 +11,8 @@
 //! - `guards`: what a call was granted;
 //! - `quorum`: the same for several servers that hold a lock by majority;
 //! - `machine`: either of the two;
-//! - `telemetry`: what happens to calls, guards and connections, for whoever
-//!   listens.
+//! - `telemetry`: what happens to calls, guards and connections, for a
+//!   listener.
 //!
 //! A [`Session`] is one type, whole: a call may need calls, guards and pauses at
 //! once. What can be decided without them is in the other files.
@@ -199,7 +199,7 @@ pub enum Action {
         /// How it ended.
         why: Loss,
     },
-    /// Tell whoever listens. Without a listener, this is only a risk.
+    /// Tell the listener. Without one, this is only a risk.
     Occurred {
         /// The guard that it concerns.
         guard: Option<Id>,

@@ -1,4 +1,4 @@
-//! What happens to calls, guards and connections, for whoever listens.
+//! What happens to calls, guards and connections, for a listener.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;

@@ -908,7 +908,7 @@ fn a_listener_hears_of_renewals_and_connections() {
         ["disconnected 15s h:1", "connected 20ms h:1"]
     );
 
-    // Without a listener, only the risk is told.
+    // Without a listener, only the risk is reported.
     let mut it = Client::holds(Ask::Exclusive);
     it.machine = Machine::of("redis://h:1".parse().unwrap(), Settings::default()).unwrap();
     it.occurred();
