@@ -75,6 +75,21 @@ def of_pairs(rows):
     }
 
 
+def of_start(rows, began, seconds):
+    """Figures of a program that nobody has warmed up: from the start of its process to the first lock, and how many
+    locks a second it takes at first and in the last fifth of a loop."""
+    if not rows:
+        return {}
+    begin = min(row.asked for row in rows)
+    end = begin + seconds * 1e6
+    warm = [row for row in rows if end - seconds * 2e5 <= row.granted <= end]
+    return {
+        "first_lock_us": min(row.granted for row in rows) - began,
+        "first_second": sum(row.granted < begin + 1e6 for row in rows),
+        "warm_per_s": len(warm) / (seconds / 5),
+    }
+
+
 def of_turns(rows, callers):
     """Figures of callers who want one lock again and again: pace, and who gets it."""
     passed = hand_offs(rows)

@@ -13,6 +13,9 @@ LEASE_MS = 30_000
 CRASH_LEASE_MS = 3_000
 CRASHES_AT_ONCE = 3
 
+# Their programs compile, or load much, while they already take locks.
+SLOW_AT_FIRST = ("Java", "Go")
+
 numbers = itertools.count(1)
 
 
@@ -38,6 +41,8 @@ class Workload:
         """Yardsticks wait for nobody; a variant that ends with its connection differs in a crash only."""
         if self.name.startswith("alone"):
             return not contestant.name.endswith("-bind")
+        if self.name.startswith("start"):
+            return contestant.language in SLOW_AT_FIRST and not contestant.name.endswith("-bind")
         if contestant.kind == "yardstick":
             return False
         if self.name == "crowd-10000":
@@ -52,6 +57,7 @@ def planned(seconds, rounds, crowds, idle_s):
     return [
         Workload("alone-1", loop_alone, 1, rounds, 20, seconds),
         Workload("alone-16", loop_alone, 16, rounds, 20, seconds),
+        Workload("start-16", start, 16, 1, 30 + seconds * 10, seconds * 10),
         Workload("turns-16", loop_turns, 16, rounds, 30, seconds * 1.5),
         *(
             Workload(
@@ -65,13 +71,13 @@ def planned(seconds, rounds, crowds, idle_s):
     ]
 
 
-def loop(workload, contestant, server, own_keys):
+def loop(workload, contestant, server, own_keys, mode="loop"):
     """Runs a loop; the acquisitions, and what the server spent on each."""
     options = dict(
         callers=workload.callers, keys="own" if own_keys else "shared", key=new_key(),
         seconds=workload.seconds, hold_us=workload.hold_us, lease_ms=LEASE_MS,
     )  # fmt: skip
-    with Run(contestant, server.url, "loop", **options) as run:
+    with Run(contestant, server.url, mode, **options) as run:
         run.event("ready", START_LIMIT_S)
         before = server.spent()
         run.go()
@@ -83,6 +89,12 @@ def loop(workload, contestant, server, own_keys):
 def loop_alone(workload, contestant, server):
     rows, result = loop(workload, contestant, server, own_keys=True)
     return result | figures.of_pairs(figures.counted(rows, workload.seconds))
+
+
+def start(workload, contestant, server):
+    began = time.time_ns() // 1000
+    rows, result = loop(workload, contestant, server, own_keys=True, mode="start")
+    return result | figures.of_start(rows, began, workload.seconds)
 
 
 def loop_turns(workload, contestant, server):

@@ -38,6 +38,7 @@ type workload struct {
 	url     string
 	key     string
 	ownKeys bool
+	isCold  bool // Nothing is warmed up, and a loop has no limit but its time.
 	callers int
 	rounds  int
 	seconds float64
@@ -58,7 +59,7 @@ func main() {
 func run(ctx context.Context) error {
 	list := flag.Bool("list", false, "print the peers as one line of JSON")
 	name := flag.String("peer", "", "the library to run")
-	mode := flag.String("mode", "", "loop, crowd, hold or wait")
+	mode := flag.String("mode", "", "loop, start, crowd, hold or wait")
 	w, err := parse()
 	if err != nil {
 		return err
@@ -72,12 +73,13 @@ func run(ctx context.Context) error {
 		return err
 	}
 	modes := map[string]func(context.Context, workload, []caller) error{
-		"loop": loop, "crowd": crowd, "hold": hold, "wait": wait,
+		"loop": loop, "start": loop, "crowd": crowd, "hold": hold, "wait": wait,
 	}
 	begin, ok := modes[*mode]
 	if !ok {
-		return fmt.Errorf("--mode is %q: it must be loop, crowd, hold or wait", *mode)
+		return fmt.Errorf("--mode is %q: it must be loop, start, crowd, hold or wait", *mode)
 	}
+	w.isCold = *mode == "start"
 	callers, err := connect(ctx, chosen, w, *mode)
 	if err != nil {
 		return err
@@ -144,13 +146,14 @@ func described() []peer {
 	return result
 }
 
-// connect makes the callers of a mode, and lets each of them acquire and
-// release once on a key of its own, so that its connection is open.
+// connect makes the callers of a mode. Unless nothing is warmed up, each of
+// them acquires and releases once on a key of its own, so that its connection
+// is open.
 func connect(ctx context.Context, chosen peer, w workload, mode string) ([]caller, error) {
 	count := w.callers
 	if mode == "crowd" {
 		count++
-	} else if mode != "loop" {
+	} else if mode != "loop" && mode != "start" {
 		count = 1
 	}
 	w.callers = count

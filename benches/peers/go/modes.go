@@ -58,7 +58,7 @@ func warmUp(ctx context.Context, newCaller func() (caller, error), w workload) (
 	var all sync.WaitGroup
 	for i := range callers {
 		all.Go(func() {
-			if callers[i], failed[i] = newCaller(); failed[i] != nil {
+			if callers[i], failed[i] = newCaller(); failed[i] != nil || w.isCold {
 				return
 			}
 			if failed[i] = callers[i].acquire(ctx, fmt.Sprintf("%s:warm:%d", w.key, i)); failed[i] == nil {
@@ -122,7 +122,7 @@ func loop(ctx context.Context, w workload, callers []caller) error {
 			if w.ownKeys {
 				key = fmt.Sprintf("%s:%d", w.key, i)
 			}
-			for time.Now().Before(end) && taken.Load() < mostAcquisitions && (w.rounds == 0 || len(rows[i]) < w.rounds) {
+			for time.Now().Before(end) && (w.isCold || taken.Load() < mostAcquisitions) && (w.rounds == 0 || len(rows[i]) < w.rounds) {
 				if row, ok := once(ctx, w, i, c, key, &errs); ok {
 					rows[i] = append(rows[i], row)
 					taken.Add(1)

@@ -40,7 +40,7 @@ public final class Contestant {
         Peer peer = find(workload.peer());
         Modes modes = new Modes(workload, peer.open(workload));
         switch (workload.mode()) {
-            case "loop" -> modes.loop();
+            case "loop", "start" -> modes.loop();
             case "crowd" -> modes.crowd();
             case "hold" -> modes.hold();
             default -> modes.awaitGrant();

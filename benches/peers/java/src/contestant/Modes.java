@@ -32,7 +32,9 @@ final class Modes {
             callers[i] = peer.caller();
             rows.add(new ArrayList<>());
         }
-        warmUp();
+        if (!workload.mode().equals("start")) {
+            warmUp();
+        }
     }
 
     void loop() throws Exception {
@@ -120,7 +122,7 @@ final class Modes {
         String key = workload.keyOf(caller);
         List<long[]> own = rows.get(caller);
         while (System.nanoTime() < end
-                && taken.get() < MOST_ACQUISITIONS
+                && (taken.get() < MOST_ACQUISITIONS || workload.mode().equals("start"))
                 && (workload.rounds() == 0 || own.size() < workload.rounds())) {
             once(caller, key);
             taken.incrementAndGet();

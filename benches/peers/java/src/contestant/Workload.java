@@ -21,7 +21,7 @@ record Workload(
             }
             options.put(arguments[i], arguments[i + 1]);
         }
-        oneOf(options, "--mode", List.of("loop", "crowd", "hold", "wait"));
+        oneOf(options, "--mode", List.of("loop", "start", "crowd", "hold", "wait"));
         oneOf(options, "--keys", List.of("shared", "own"));
         return new Workload(
                 options.get("--peer"), options.get("--url"), options.get("--mode"),
@@ -35,7 +35,7 @@ record Workload(
     /** How many callers the mode needs: a crowd has one more, who holds. */
     int allCallers() {
         return switch (mode) {
-            case "loop" -> callers;
+            case "loop", "start" -> callers;
             case "crowd" -> callers + 1;
             default -> 1;
         };
