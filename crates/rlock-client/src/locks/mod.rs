@@ -200,7 +200,7 @@ fn granted<'a>(
         match call(&inner.state, lock).await {
             Outcome::Granted { guard, proofs } => {
                 ended.record("rlock.outcome", "granted");
-                tracing::debug!(proof = ?proofs.first(), "granted");
+                tracing::trace!(proof = ?proofs.first(), "granted");
                 let (proof, rest) = proofs.into_parts();
                 let granted = Granted::new(inner, guard, proof);
                 Ok(Some(All { granted, rest }))
