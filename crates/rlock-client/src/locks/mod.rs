@@ -325,7 +325,7 @@ impl Granted {
     ) -> T {
         let state = &self.inner.state;
         state.change(|machine, now| {
-            let quorum = machine.as_quorum();
+            let quorum = machine.as_quorum(now);
             quorum.map_or_else(T::default, |quorum| ask(quorum, self.guard, now))
         })
     }

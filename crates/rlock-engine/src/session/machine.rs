@@ -256,10 +256,11 @@ impl Machine {
         }
     }
 
-    /// The quorum, if it is one.
+    /// The quorum, if it is one, for an input at this moment.
     #[cfg(feature = "quorum")]
     #[must_use]
-    pub fn as_quorum(&mut self) -> Option<&mut Quorum> {
+    pub fn as_quorum(&mut self, now: Instant) -> Option<&mut Quorum> {
+        self.telemetry(now);
         match &mut self.decider {
             Decider::Session(_) => None,
             Decider::Quorum(quorum) => Some(quorum),

@@ -8,6 +8,7 @@ use crate::endpoint::Note;
 use crate::engine::Id;
 use crate::engine::claims::{Claims, Owner};
 use crate::engine::instant::Instant;
+use crate::engine::proof::NODES_MAX;
 use crate::error::{Error, Loss};
 use crate::session::{Action, Call, Outcome};
 
@@ -291,6 +292,14 @@ impl Telemetry {
 
     /// A server is connected, or is not any more; how long it was the other way.
     fn turned(&mut self, address: &str) -> Duration {
+        // In clouds new servers have new addresses, without end.
+        let is_full = self.servers.len() >= usize::from(NODES_MAX);
+        if is_full && !self.servers.contains_key(address) {
+            let oldest = self.servers.iter().min_by_key(|(_, since)| **since);
+            if let Some(oldest) = oldest.map(|(address, _)| address.clone()) {
+                self.servers.remove(&oldest);
+            }
+        }
         let since = self.servers.insert(address.to_owned(), self.now);
         since.map_or(Duration::ZERO, |since| self.now - since)
     }
@@ -301,5 +310,23 @@ fn word(loss: Loss) -> &'static str {
         Loss::LeaseEnded => "lease_ended",
         Loss::EndedByServer => "ended_by_server",
         Loss::Released => RELEASED,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_so_many_servers_are_remembered() {
+        let mut telemetry = Telemetry::default();
+        for at in 0..3 * u64::from(NODES_MAX) {
+            telemetry.now = Instant::from_nanos(at);
+            let address = format!("h:{at}");
+            telemetry.noted(&Note::Connected { address });
+        }
+        assert_eq!(telemetry.servers.len(), usize::from(NODES_MAX));
+        let last = format!("h:{}", 3 * u64::from(NODES_MAX) - 1);
+        assert!(telemetry.servers.contains_key(&last));
     }
 }
