@@ -94,7 +94,7 @@ soak: ## What takes too long for each change (as root; about four hours): before
 	$(MAKE) bench compare ARGS=--quick
 	$(MAKE) chaos
 	tests/run-all --everywhere
-	tests/run-clients kubernetes bytecode celery gocron nestjs spring
+	tests/run-clients kubernetes bytecode celery gocron nestjs spring telemetry
 	tests/mutants
 
 lint: ## Words, formatting, clippy, rustdoc and shellcheck, warnings are errors

@@ -160,7 +160,7 @@
 //! bound holds. A cluster needs `SSUBSCRIBE`, `SUNSUBSCRIBE`, `CLUSTER SLOTS`
 //! and `ASKING` instead. [`Terms::replicas`] needs `WAIT`.
 //!
-//! # Logging
+//! # Logging and telemetry
 //!
 //! The client logs with [`tracing`](https://docs.rs/tracing), so a program needs
 //! a subscriber to see it. A lost lock, a refused renewal, a lost connection and
@@ -168,6 +168,10 @@
 //! 127.0.0.1:6379 (connection refused), trying again`, and once more if the
 //! server then refuses the password. The first failure is not a warning:
 //! [`Client::connect`] returns it as [`Error::Connect`].
+//!
+//! Each call for a lock is a span of the level debug, `rlock.acquire`, with its
+//! outcome. A [listener](ClientBuilder::listener) learns how each wait and each
+//! hold has ended, for metrics.
 //!
 //! # Features
 //!
