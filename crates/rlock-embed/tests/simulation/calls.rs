@@ -158,7 +158,8 @@ impl World<'_> {
         };
         let latest = limit.map(|it| begun + it);
         let call = this.last;
-        let is_over = |guard| this.guards.get(guard).is_none_or(|it| it.is_over);
+        // All ends were heard of when its client began to close.
+        let is_over = |guard| this.is_closing || this.guards.get(guard).is_none_or(|it| it.is_over);
         let is_wait = match &what {
             What::Lock(_) => true,
             What::Upgrade(guard) => !is_over(guard),
@@ -388,7 +389,7 @@ impl World<'_> {
                 permits: 1,
                 ..*it
             };
-            this.unheard.1 += i64::from(!it.is_over);
+            this.unheard.1 += i64::from(!it.is_over && !this.is_closing);
             this.guards.insert(part, other);
             self.seen.parts += 1;
             self.tell(client, &Event::Tick {});
@@ -410,7 +411,7 @@ impl World<'_> {
         let (whole, part) = (Id::of_number(*one), Id::of_number(*other));
         if this.typed.machine.merge(now, whole, part) {
             let part = this.guards.remove(other).unwrap();
-            this.unheard.1 -= i64::from(!part.is_over);
+            this.unheard.1 -= i64::from(!part.is_over && !this.is_closing);
             this.guards.get_mut(one).unwrap().permits += part.permits;
             self.tell(client, &Event::Tick {});
         }
@@ -698,7 +699,9 @@ impl World<'_> {
                 let is_valid = matches!(what, What::Lock(..) | What::Part(..));
                 let this = &mut self.clients[client];
                 // Such a guard cannot be upgraded, so nobody has waited for it.
-                let is_held = |guard| this.guards.get(guard).is_some_and(|it| !it.is_over);
+                let is_held = |guard| {
+                    !this.is_closing && this.guards.get(guard).is_some_and(|it| !it.is_over)
+                };
                 let is_no_wait = matches!(&what, What::Upgrade(guard) if is_held(guard));
                 this.unheard.0 -= i64::from(is_no_wait && code == "OutOfRange");
                 let is_unfounded = match what {
