@@ -45,7 +45,7 @@ test('a listener hears of waits, holds and connections', async t => {
   assert.throws(() => { holds[0].keys.push(''); }, TypeError);
 });
 
-test('each guard at risk is told once, before the loss, and again only after a renewal', async t => {
+test('each guard at risk calls back once, before the loss, and again only after a renewal', async t => {
   const { url, servers: [{ pid }] } = await start(t);
   const [heard, told] = [new Heard(), []];
   const client = connect(t, url, { listener: heard.listener });
@@ -72,7 +72,7 @@ test('each guard at risk is told once, before the loss, and again only after a r
   assert.deepEqual(heard.of('hold').map(it => it.outcome).sort(), ['lease_ended', 'lease_ended', 'released', 'released']);
 });
 
-test('a risk is told without a listener, and what a callback throws is logged', async t => {
+test('a lock at risk calls back without a listener, and what a callback throws is logged', async t => {
   const { url, servers: [{ pid }] } = await start(t);
   const lines = [];
   const log = (level, text) => lines.push(`${level} ${text.split('\n')[0]}`);

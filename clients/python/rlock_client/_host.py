@@ -426,12 +426,14 @@ class Host:
         return reference() if reference else None
 
     def occurred(self, number: int, kind: str, outcome: str, nanos: int, keys: Sequence[bytes], text: str) -> None:
-        if self.settings.listener:
+        if self.settings.listener is not None:
             try:
                 self.settings.listener(Occurrence(kind, outcome, nanos / 1e9, tuple(keys), text))
-            except KeyboardInterrupt:  # It came while the listener ran in an event loop.
-                raise
-            except BaseException:
+            except BaseException as error:
+                # A handler of a signal may have raised one of these here, but only in the main thread.
+                is_main = threading.get_ident() == threading.main_thread().ident
+                if is_main and isinstance(error, (KeyboardInterrupt, SystemExit)):
+                    raise
                 log.exception("listener")
         hold = self.hold(number) if kind == "at_risk" else None
         if hold and hold.on_risk and not hold.is_released:

@@ -127,11 +127,11 @@ class _Host(common.Host):
                 what, callback, value = self.untold.popleft()
             try:
                 callback(value)
-            except Exception:
+            except BaseException:  # Also `sys.exit()`, which must not end the thread: later calls come from it.
                 log.exception("%s", what)
 
     async def call(self, call: Call, event: Callable[..., bytes], *fields: Any) -> Any:
-        if threading.current_thread() is self.thread:
+        if threading.get_ident() == self.thread.ident:
             raise RuntimeError("a listener must not wait for its own client")
         ended = threading.Lock()
         ended.acquire()

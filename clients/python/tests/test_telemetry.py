@@ -123,6 +123,31 @@ def test_what_a_listener_raises_is_logged(api, server, key, caplog):
         assert caplog.text.count("a mistake\n") == 7 and {it.levelname for it in caplog.records} >= {"ERROR"}
 
 
+def test_a_signal_while_a_listener_runs_ends_the_program(server, key):
+    def listener(occurrence):
+        signal.raise_signal(signal.SIGTERM)
+
+    async def main():
+        async with rlock_client.asyncio.Client(server.url, listener=listener) as client:
+            await client.lock(key).acquire()
+
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
+    try:
+        with pytest.raises(SystemExit, match="ended"):
+            asyncio.run(main())
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    until(lambda: server.is_free(key), "free")
+
+
+def test_a_callback_that_exits_ends_no_later_one(server, key, caplog):
+    with Client(server.url) as client:
+        for count in 1, 2:
+            with client.lock(key, raise_lost=False, on_loss=lambda _: sys.exit("a mistake")):
+                server.ask("RLOCK.FORCE", key)
+                until(lambda count=count: caplog.text.count("SystemExit: a mistake") == count, "it is called")
+
+
 def test_a_listener_that_waits_for_its_client_does_not_stop_it(server, key, caplog):
     with Client(server.url, listener=lambda _: client.lock(key).acquire()) as client:
         with client.lock(key):
