@@ -89,7 +89,7 @@ test('a lock at risk calls back without a listener, and what a callback throws i
   lines.length = 0;
   const mistaken = connect(t, url, { log, listener: () => { throw undefined; } });
   for (let round = 0; round < 3; round++) await (await mistaken.lock('m')).release();
-  assert.equal(lines.filter(it => it === 'warn listener has thrown: undefined').length, 7);
+  assert.equal(lines.filter(it => it === 'warn listener has thrown: undefined').length, 7); // A connection, three waits, three holds.
 });
 
 test('a listener may call the client', async t => {

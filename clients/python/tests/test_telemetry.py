@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import SOON, AsyncApi, until
+from conftest import SOON, until
 from test_locks import DOCS, refuses
 
 import rlock_client.asyncio
@@ -46,14 +46,10 @@ def test_waits_holds_and_connections(api, begin, key):
     assert [it.outcome for it in waits] == ["granted", "refused", "refused", "granted", "granted"]
     assert [it.keys for it in waits] == [keys, keys, (b"b", *keys), keys, (b"left",)]
     assert 0.05 <= waits[2].duration < holds[0].duration < SOON
-    assert [(it.outcome, it.keys) for it in holds] == [
-        ("released", keys),
-        ("ended_by_server", keys),
-        ("closed", (b"left",)),
-    ]
+    ends = ["released", "ended_by_server", "closed"]
+    assert [(it.outcome, it.keys) for it in holds] == list(zip(ends, [keys, keys, (b"left",)]))
     assert heard[0] == Occurrence("connected", "", 0.0, (), f"127.0.0.1:{server.port}")
-    shown = f"{holds[0]} {holds}"
-    assert "outcome='released'" in shown and key not in shown
+    assert "outcome='released'" in f"{holds}" and key not in f"{holds[0]} {holds}"
 
 
 def test_a_lock_at_risk(api, begin, key):
@@ -120,6 +116,7 @@ def test_what_a_listener_raises_is_logged(api, server, key, caplog):
             with client.lock(key):
                 pass
         client.close()
+        # Of one connection, three waits and three holds.
         assert caplog.text.count("a mistake\n") == 7 and {it.levelname for it in caplog.records} >= {"ERROR"}
 
 
