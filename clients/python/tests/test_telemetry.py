@@ -122,7 +122,8 @@ def test_what_a_listener_raises_is_logged(api, server, key, caplog):
 
 def test_a_signal_while_a_listener_runs_ends_the_program(server, key):
     def listener(occurrence):
-        signal.raise_signal(signal.SIGTERM)
+        if occurrence.kind == "connected":
+            signal.raise_signal(signal.SIGTERM)
 
     async def main():
         async with rlock_client.asyncio.Client(server.url, listener=listener) as client:
