@@ -23,7 +23,8 @@ def _open(app):
     url = app.conf.get("rlock_url")
     if not url:
         raise ImproperlyConfigured("rlock_url is not set: it is the URL of the server with the locks")
-    return Client(url, name=f"{socket.gethostname()}:{os.getpid()}")  # The server shows it with the lock.
+    listener = symbol_by_name(app.conf.get("rlock_listener"))
+    return Client(url, name=f"{socket.gethostname()}:{os.getpid()}", listener=listener)  # The server shows the name.
 
 
 class _Sending:

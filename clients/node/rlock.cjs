@@ -75,6 +75,12 @@ const urlOf = (name, value) => {
   throw new TypeError(`${name} is ${inspect(value)}, it must be a string`);
 };
 
+/** A function, or nothing. */
+const callback = (name, value) => {
+  if (typeof value === 'function' || ABSENT.includes(value)) return value;
+  throw new TypeError(`${name} is ${inspect(value)}, it must be a function`);
+};
+
 const closed = () => new RlockError('Closed', 'the client has been closed');
 
 const listen = (signal, abort) => {
@@ -82,6 +88,22 @@ const listen = (signal, abort) => {
   if (signal && getMaxListeners(signal) === defaultMaxListeners) setMaxListeners(Infinity, signal);
   signal?.addEventListener('abort', abort, { once: true });
 };
+
+/** What has happened. Its keys may be secret: what prints or copies all properties of an object leaves them out. */
+class Occurrence {
+  #keys;
+
+  constructor(it) {
+    this.kind = it.what;
+    this.outcome = it.outcome;
+    this.duration = it.nanoseconds / 1e6;
+    this.text = it.text;
+    this.#keys = Object.freeze(it.keys.map(textOf));
+    Object.freeze(this);
+  }
+
+  get keys() { return this.#keys; }
+}
 
 /**
  * Values by rising numbers, most of which are taken soon. A Map would copy its table again and again meanwhile, and whatever
@@ -124,6 +146,8 @@ class Host {
   #sockets = new Map();
   #calls = new Numbered();
   #guards = new Numbered();
+  /** Of guards that have one: what is called when they are at risk. */
+  #risks = new Map();
   #observers = new Map();
   /** How many callers wait for a change. */
   #awaited = 0;
@@ -132,6 +156,7 @@ class Host {
   #due;
   #tls;
   #log;
+  #listener;
   #isClosed = false;
   /** Whether the sockets and the timer keep the process alive; undefined if there is a new one, which does. */
   #isAwaited;
@@ -140,12 +165,13 @@ class Host {
     const { name = '', responseTimeout, retryTimeout, replicationTimeout } = options;
     this.#tls = options.tls ?? {};
     this.#log = options.log ?? warn;
+    this.#listener = callback('listener', options.listener);
     this.#engine = new Engine({
       urls, together: kind, name, library: 'rlock-node', libraryVersion: version,
       response: millis('responseTimeout', responseTimeout, ABSENT),
       retry: millis('retryTimeout', retryTimeout, ABSENT),
       replication: millis('replicationTimeout', replicationTimeout, ABSENT),
-      listens: false,
+      listens: Boolean(this.#listener),
     });
   }
 
@@ -184,8 +210,9 @@ class Host {
       lease: millis('lease', lease), renewed: renew, maxHold: millis('maxHold', options.maxHold, ENDLESS),
       bound: millis('bound', options.bound, ABSENT), replicas, margin: millis('margin', options.margin ?? 0), value,
     };
-    if (value === undefined) return this.call(event.lock, fields, { signal, keys, permits });
-    return this.call(event.campaign, fields, { signal, keys, type: Leadership });
+    const onRisk = callback('onRisk', options.onRisk);
+    if (value === undefined) return this.call(event.lock, fields, { signal, keys, permits, onRisk });
+    return this.call(event.campaign, fields, { signal, keys, onRisk, type: Leadership });
   }
 
   observe(key, signal) {
@@ -212,7 +239,7 @@ class Host {
   }
 
   /** Begins a call. The engine or the signal settles its promise. */
-  call(write, fields, { signal, guard, keys, permits, type } = {}, isLast = false) {
+  call(write, fields, { signal, guard, keys, permits, onRisk, type } = {}, isLast = false) {
     if (this.#isClosed && !isLast) return Promise.reject(closed());
     if (signal?.aborted) return Promise.reject(signal.reason);
     const call = ++this.#last;
@@ -222,7 +249,7 @@ class Host {
         this.#handle(event.abandon, { call });
         reject(signal.reason);
       });
-      this.#calls.set(call, { guard, keys, permits, type, resolve, reject, signal, abort });
+      this.#calls.set(call, { guard, keys, permits, onRisk, type, resolve, reject, signal, abort });
       listen(signal, abort);
       this.#handle(write, call, fields);
     });
@@ -302,6 +329,12 @@ class Host {
       this.#log(levels[it.level], it.text);
       return;
     }
+    if (it.kind === action.occurred) {
+      if (this.#listener) this.#tell('listener', this.#listener, new Occurrence(it));
+      const onRisk = it.what === 'at_risk' && this.#risks.get(it.guard);
+      if (onRisk) this.#tell('onRisk', onRisk, it.nanoseconds / 1e6);
+      return;
+    }
     const observer = this.#observers.get(it.call);
     if (observer) {
       if (it.kind === action.leader) return observer.push(it);
@@ -323,10 +356,20 @@ class Host {
     }
   }
 
-  #guard(it, { guard, keys, permits, type = Guard }) {
+  /** Calls a user's function. What it throws changes nothing here. */
+  async #tell(name, callback, value) {
+    try {
+      await callback(value);
+    } catch (error) {
+      this.#log('warn', `${name} has thrown: ${inspect(error)}`);
+    }
+  }
+
+  #guard(it, { guard, keys, permits, onRisk, type = Guard }) {
     const known = guard ?? new type(this, it.guard, keys, permits);
     known.grant(it.owner, it.fences);
     if (!guard) this.#guards.set(it.guard, known);
+    if (onRisk) this.#risks.set(it.guard, onRisk);
     return known;
   }
 
@@ -334,6 +377,7 @@ class Host {
 
   release(guard, least = NONE) {
     this.#guards.take(guard);
+    this.#risks.delete(guard);
     return this.call(event.release, { guard, least }, {}, true);
   }
 

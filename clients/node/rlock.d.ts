@@ -33,6 +33,26 @@ export interface ClientOptions {
    * name `RlockWarning`. The first failure of an outage is a warning.
    */
   log?: (level: 'debug' | 'info' | 'warn', text: string) => void;
+  /**
+   * Hears how each wait and each hold ends, and of connections and renewals: see docs/telemetry.md. It must be quick. What it
+   * throws is logged as a warning.
+   */
+  listener?: (occurrence: Occurrence) => void;
+}
+
+/**
+ * What has happened to a call, a hold or a connection. The keys may be secret, so `inspect`, `JSON.stringify` and a copy of all
+ * properties do not show them.
+ */
+export interface Occurrence {
+  readonly kind: 'wait' | 'hold' | 'at_risk' | 'not_renewed' | 'not_released' | 'connected' | 'not_connected' | 'disconnected';
+  /** How a wait or a hold ended; otherwise empty. */
+  readonly outcome: '' | 'granted' | 'refused' | 'abandoned' | 'released' | 'lease_ended' | 'ended_by_server' | 'closed' | Code;
+  /** In milliseconds, with fractions. */
+  readonly duration: number;
+  readonly keys: readonly string[];
+  /** The address of a server, or its error. */
+  readonly text: string;
 }
 
 /** Times are in milliseconds; fractions are rounded up. */
@@ -58,6 +78,11 @@ export interface LockOptions {
   margin?: number;
   /** The owner of the lock. Default: a new owner for each call. See `Client.activity`. */
   activity?: Activity;
+  /**
+   * Called with the milliseconds that are left if no renewal has been confirmed for half of the lease; again only after one
+   * has succeeded. Then there is still time to finish, or to begin nothing new. What it throws is logged as a warning.
+   */
+  onRisk?: (left: number) => void;
 }
 
 /**

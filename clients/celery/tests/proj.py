@@ -17,10 +17,18 @@ app.conf.update(
     rlock_url=os.environ["LOCKS"],
     rlock_beat_scheduler=os.environ.get("INNER"),
     rlock_beat_options={"lease": 2},
+    rlock_listener="proj:heard",
     beat_sync_every=int(os.environ.get("SYNC_EVERY", 0)),
     worker_prefetch_multiplier=1,
 )
 broker = redis.Redis.from_url(BROKER)
+
+
+outcomes = []
+
+
+def heard(occurrence):
+    outcomes.append((occurrence.kind, occurrence.outcome))
 
 
 class EachSecond(schedules.schedule):

@@ -49,6 +49,7 @@ def test_a_lock_that_is_not_free(world, proj):
         with pytest.raises(NotAcquired):  # Here, without a worker.
             proj.retry("a")
     assert proj.skip("a") is True
+    until(lambda: {("wait", "refused"), ("hold", "released")} <= set(proj.outcomes), "what the listener hears")
     with pytest.raises(LookupError):
         proj.held()
 

@@ -34,6 +34,28 @@ function connect(test, members, options) {
 
 const areFree = async (members, key) => (await Promise.all(members.map(({ port }) => isFree(port, key)))).every(it => it);
 
+test('a lock is one wait and one hold, and at risk if a majority confirms no renewal', async t => {
+  const members = await startMembers(t);
+  const [heard, risks] = [[], []];
+  const quorum = connect(t, urls(members), { listener: it => heard.push(it), anyGrace: true });
+  await quorum.connect();
+  await quorum.using('k', () => {});
+  const guard = await quorum.lock('k', { lease: 2000, onRisk: left => risks.push(left) });
+  process.kill(members[0].pid, 'SIGSTOP');
+  await pause(1500);
+  assert.ok(guard.isValid && risks.length === 0);
+  process.kill(members[1].pid, 'SIGSTOP');
+  await eventually('a risk', () => risks.length > 0);
+  assert.ok(guard.isValid && risks[0] > 0 && risks[0] <= 1000, `${risks}`);
+  await eventually('the loss', () => guard.signal.aborted);
+  for (const { pid } of members.slice(0, 2)) process.kill(pid, 'SIGCONT');
+  await assert.rejects(guard.release(), { code: 'Lost' });
+  const outcomes = heard.filter(({ kind }) => kind === 'wait' || kind === 'hold').map(it => it.outcome);
+  assert.deepEqual(outcomes, ['granted', 'released', 'granted', 'lease_ended']);
+  assert.deepEqual(heard.filter(({ kind }) => kind === 'at_risk').map(it => it.keys.join()), ['k']);
+  assert.equal(risks.length, 1);
+});
+
 test('a majority holds each lock, under a fence that rises', async t => {
   const members = await startMembers(t);
   const [a, b] = [connect(t, urls(members), { name: 'billing' }), connect(t, urls(members))];

@@ -1,9 +1,10 @@
 // A program of a user, for the compiler to check.
-import { Client, Quorum, RlockError, type Guard, type Leader, type Leadership } from '../rlock.js';
+import { Client, Quorum, RlockError, type Guard, type Leader, type Leadership, type Occurrence } from '../rlock.js';
 
 export async function use(): Promise<number> {
-  await using client = new Client('redis://127.0.0.1', { name: 'use', log: (level, text) => console.log(level, text) });
-  const guard: Guard | null = await client.tryLock('k', { lease: 1000, bound: 500 });
+  const listener = ({ kind, duration, keys }: Occurrence) => console.log(kind === 'wait', duration / 1000, keys.length);
+  await using client = new Client('redis://127.0.0.1', { name: 'use', listener, log: (level, text) => console.log(level, text) });
+  const guard: Guard | null = await client.tryLock('k', { lease: 1000, bound: 500, onRisk: left => console.log(left / 1000) });
   if (guard === null) return 0;
   const election = client.election('orders', { bound: 0 });
   const leadership: Leadership = await election.campaign(Buffer.from('10.0.0.1:80'), { wait: 100 });
@@ -14,7 +15,7 @@ export async function use(): Promise<number> {
   }
   await leadership.resign();
   if (leader && leader.fence !== leadership.fence) return leader.timeLeft;
-  await using quorum = new Quorum(['redis://a', 'redis://b', 'redis://c'], { name: 'use', anyGrace: true });
+  await using quorum = new Quorum(['redis://a', 'redis://b', 'redis://c'], { name: 'use', anyGrace: true, listener });
   const byMajority: Guard = await quorum.lock('k', { lease: 1000, activity: quorum.activity() });
   await quorum.using('k', (signal: AbortSignal, held) => held.check());
   // @ts-expect-error A quorum takes one key.

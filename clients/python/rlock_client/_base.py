@@ -20,7 +20,7 @@ from typing import (
 
 from . import _errors as errors
 from . import _format as wire
-from ._host import ABSENT, ENDLESS, Activity, Call, Hold, Host, Key, Settings, count, log, millis, named
+from ._host import ABSENT, ENDLESS, Activity, Call, Hold, Host, Key, Listener, Settings, count, log, millis, named
 
 L = TypeVar("L", bound="LockBase")
 E = TypeVar("E")
@@ -46,6 +46,7 @@ class Terms(NamedTuple):
     wait: Optional[float]
     least: int
     on_loss: Optional[Callable[[errors.Lost], Any]]
+    on_risk: Optional[Callable[[float], Any]]
     raise_lost: bool
     thread_local: bool
     permits: int
@@ -90,9 +91,15 @@ class LocksBase(Generic[L]):
     _kind: Type[L]
 
     def _open(
-        self, urls: Sequence[str], together: int, name: str, tls: Optional[ssl.SSLContext], **timeouts: Optional[float]
+        self,
+        urls: Sequence[str],
+        together: int,
+        name: str,
+        tls: Optional[ssl.SSLContext],
+        listener: Optional[Listener],
+        **timeouts: Optional[float],
     ) -> None:
-        self._settings = Settings(urls, together, name, tls, **timeouts)
+        self._settings = Settings(urls, together, name, tls, listener, **timeouts)
         self._is_closed = False
         self._begin()
 
@@ -111,17 +118,22 @@ class LocksBase(Generic[L]):
         activity: Optional[Activity],
         release_after: Optional[float],
         on_loss: Optional[Callable[[errors.Lost], Any]],
+        on_risk: Optional[Callable[[float], Any]],
         raise_lost: bool,
         thread_local: bool,
         permits: int,
     ) -> L:
         """A lock with these encoded mode and terms."""
         millis("wait", wait, ENDLESS)
+        for name, callback in (("on_loss", on_loss), ("on_risk", on_risk)):
+            if callback is not None and not callable(callback):
+                raise TypeError(f"{name} is {callback!r}, it must be a function")
         mode, hold = encoded
         owner = wire.owner(wire.OWNING_ACTIVITY, activity.number, "") if activity else _NEW
         wanted = wire.wanted(owner, keys, mode)
         least = millis("release_after", release_after, ABSENT)
-        return self._kind(self, Terms(keys, wanted, hold, wait, least, on_loss, raise_lost, thread_local, permits))
+        terms = Terms(keys, wanted, hold, wait, least, on_loss, on_risk, raise_lost, thread_local, permits)
+        return self._kind(self, terms)
 
     def activity(self) -> Activity:
         """An owner for sequential work: it re-enters its locks, and the server detects deadlocks."""
@@ -157,9 +169,11 @@ class ClientBase(LocksBase[L], Generic[L, E]):
         response_timeout: Optional[float] = None,
         retry_timeout: Optional[float] = None,
         replication_timeout: Optional[float] = None,
+        listener: Optional[Listener] = None,
     ) -> None:
         timeouts = dict(response_timeout=response_timeout, retry_timeout=retry_timeout)
-        self._open([url], wire.TOGETHER_SINGLE, name, tls, **timeouts, replication_timeout=replication_timeout)
+        timeouts["replication_timeout"] = replication_timeout
+        self._open([url], wire.TOGETHER_SINGLE, name, tls, listener, **timeouts)
 
     def lock(
         self,
@@ -178,6 +192,7 @@ class ClientBase(LocksBase[L], Generic[L, E]):
         margin: float = 0,
         release_after: Optional[float] = None,
         on_loss: Optional[Callable[[errors.Lost], Any]] = None,
+        on_risk: Optional[Callable[[float], Any]] = None,
         raise_lost: bool = True,
         thread_local: bool = True,
     ) -> L:
@@ -185,7 +200,9 @@ class ClientBase(LocksBase[L], Generic[L, E]):
         listed = [key_bytes(it) for it in ([keys] if isinstance(keys, (str, bytes)) else keys)]
         encoded = _parts(shared, limit, permits, lease, renew, max_hold, bound, replicas, margin)
         held = 1 if limit is None else int(permits)
-        return self._lock(listed, encoded, wait, activity, release_after, on_loss, raise_lost, thread_local, held)
+        return self._lock(
+            listed, encoded, wait, activity, release_after, on_loss, on_risk, raise_lost, thread_local, held
+        )
 
     def election(self, key: Key, **terms: Any) -> E:
         """The right to lead at a key, and the current leader. ``terms`` are the options of each campaign: those of
@@ -220,12 +237,13 @@ class QuorumBase(LocksBase[L]):
         tls: Optional[ssl.SSLContext] = None,
         response_timeout: Optional[float] = None,
         retry_timeout: Optional[float] = None,
+        listener: Optional[Listener] = None,
     ) -> None:
         if isinstance(urls, (str, bytes)):
             raise TypeError(f"urls is {urls!r}, it must be a list with the URL of each member")
         together = wire.TOGETHER_ANY_GRACE if any_grace else wire.TOGETHER_QUORUM
         timeouts = dict(response_timeout=response_timeout, retry_timeout=retry_timeout)
-        self._open(urls, together, name, tls, **timeouts, replication_timeout=None)
+        self._open(urls, together, name, tls, listener, **timeouts, replication_timeout=None)
 
     def lock(
         self,
@@ -240,13 +258,15 @@ class QuorumBase(LocksBase[L]):
         margin: float = 0,
         release_after: Optional[float] = None,
         on_loss: Optional[Callable[[errors.Lost], Any]] = None,
+        on_risk: Optional[Callable[[float], Any]] = None,
         raise_lost: bool = True,
         thread_local: bool = True,
     ) -> L:
         """A lock, which is not acquired yet. The README has a table of the options. `OutOfRange` for ``locked``,
         ``downgrade`` and ``upgrade`` of it."""
         encoded = _parts(False, None, 1, lease, renew, max_hold, bound, 0, margin)
-        return self._lock([key_bytes(key)], encoded, wait, activity, release_after, on_loss, raise_lost, thread_local, 1)
+        listed = [key_bytes(key)]
+        return self._lock(listed, encoded, wait, activity, release_after, on_loss, on_risk, raise_lost, thread_local, 1)
 
 
 class LockBase:
@@ -311,7 +331,7 @@ class LockBase:
         # As in `threading.Lock`, -1 means no limit.
         wait = terms.wait if timeout is None else None if timeout == -1 else timeout
         fields = terms.wanted, millis("timeout", wait, ENDLESS) if blocking else 0, terms.hold
-        host, call = self._client._host(), Call(terms.keys, terms.on_loss)
+        host, call = self._client._host(), Call(terms.keys, terms.on_loss, terms.on_risk)
         try:
             if terms.value is None:
                 hold = await host.call(call, wire.lock, *fields)
@@ -372,7 +392,7 @@ class LockBase:
     async def _change(self, event: Callable[..., bytes], *fields: Any, is_granted: bool = False) -> Any:
         hold = self._hold
         hold.check()
-        call = Call(hold.keys, None, hold if is_granted else None)
+        call = Call(hold.keys, hold=hold if is_granted else None)
         return await hold.host.call(call, event, hold.number, *fields)
 
     async def _enter(self) -> None:

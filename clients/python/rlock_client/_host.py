@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import functools
+import inspect
 import logging
 import math
 import os
@@ -13,7 +14,21 @@ import ssl
 import threading
 import time
 import weakref
-from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Set, SupportsFloat, SupportsIndex, Union
+from typing import (
+    Any,
+    Callable,
+    Deque,
+    Dict,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Set,
+    SupportsFloat,
+    SupportsIndex,
+    Tuple,
+    Union,
+)
 
 from . import _errors as errors
 from . import _format as wire
@@ -63,16 +78,46 @@ def count(name: str, value: int, least: int, most: int) -> None:
         raise errors.OutOfRange(f"{name} is {value!r}, it must be a whole number from {least} to {most}")
 
 
+class Occurrence(NamedTuple):
+    """What has happened to a call, a hold or a connection: docs/telemetry.md has a table of the kinds and outcomes. Its
+    ``repr`` leaves out the keys, which may be secret."""
+
+    kind: str
+    outcome: str
+    """How a wait or a hold ended; otherwise empty."""
+    duration: float
+    """In seconds."""
+    keys: Tuple[bytes, ...]
+    text: str
+    """The address of a server, or its error."""
+
+    def __repr__(self) -> str:
+        shown = [f"{name}={value!r}" for name, value in self._asdict().items() if name != "keys"]
+        return f"Occurrence({', '.join(shown)})"
+
+
+Listener = Callable[[Occurrence], Any]
+
+
 class Settings:
     """The settings of a client or a quorum, for each of its hosts."""
 
     def __init__(
-        self, urls: Sequence[str], together: int, name: str, tls: Optional[ssl.SSLContext], **timeouts: Optional[float]
+        self,
+        urls: Sequence[str],
+        together: int,
+        name: str,
+        tls: Optional[ssl.SSLContext],
+        listener: Optional[Listener],
+        **timeouts: Optional[float],
     ) -> None:
+        if listener is not None and (not callable(listener) or inspect.iscoroutinefunction(listener)):
+            raise TypeError(f"listener is {listener!r}, it must be a function, and no coroutine function")
         response, retry, replication = [millis(name, timeout, ABSENT) for name, timeout in timeouts.items()]
         servers = [url.encode() for url in urls], together
         begin = functools.partial(wire.configuration, wire.VERSION, *servers, name, "rlock-python", __version__)
-        self.configuration, self.tls = functools.partial(begin, response, retry, replication, False), tls
+        self.configuration = functools.partial(begin, response, retry, replication, listener is not None)
+        self.tls, self.listener = tls, listener
         self.engine()  # Raises an error now if the settings are invalid.
 
     def engine(self) -> Engine:
@@ -112,7 +157,8 @@ class Hold:
     """The hold that was granted to one call."""
 
     def __init__(self, host: "Host", number: int, about: "Call") -> None:
-        self.host, self.number, self.keys, self.on_loss = host, number, about.keys, about.on_loss
+        self.host, self.number, self.keys = host, number, about.keys
+        self.on_loss, self.on_risk = about.on_loss, about.on_risk
         self.owner, self.fences = "", {}  # type: str, Dict[bytes, int]
         self.loss: Optional[errors.Lost] = None
         self.is_released, self.permits, self.lock = False, 1, threading.Lock()
@@ -160,9 +206,10 @@ class Call:
         self,
         keys: Sequence[bytes] = (),
         on_loss: Optional[Callable[[errors.Lost], Any]] = None,
+        on_risk: Optional[Callable[[float], Any]] = None,
         hold: Optional[Hold] = None,
     ) -> None:
-        self.keys, self.on_loss, self.hold, self.number = keys, on_loss, hold, 0
+        self.keys, self.on_loss, self.on_risk, self.hold, self.number = keys, on_loss, on_risk, hold, 0
         self.is_done, self.value, self.error = False, None, None  # type: bool, Any, Optional[errors.Error]
         self.wake: Callable[[], None]
 
@@ -300,7 +347,8 @@ class Host:
         """Sets the timer to the deadline, writes the pending output, and notifies callers."""
         raise NotImplementedError
 
-    def lost(self, hold: Hold) -> None:
+    def tell(self, what: str, callback: Callable[[Any], Any], value: Any) -> None:
+        """Calls a callback of a lock, which may take long. What it raises is logged."""
         raise NotImplementedError
 
     def begin(self, call: Call, event: Callable[..., bytes], *fields: Any) -> None:
@@ -348,13 +396,14 @@ class Host:
     def report(self, kind: int, number: int, *rest: Any) -> None:
         if kind == wire.NOTE:
             return log.log(_LEVELS[number], "%s", rest[0])
+        if kind == wire.OCCURRED:
+            return self.occurred(number, *rest)
         if kind == wire.OVER:
-            reference = self.holds.get(number)
-            hold = reference and reference()
+            hold = self.hold(number)
             if hold and not hold.loss:
                 hold.loss = hold.lost(_LOSSES[rest[0]])
                 if rest[0] != wire.ENDING_RELEASED and hold.on_loss:
-                    self.lost(hold)
+                    self.tell(f"on_loss of {hold.loss}", hold.on_loss, hold.loss)
             return None
         call = self.calls.get(number)
         if kind == wire.LEADER and call and call.is_observer:
@@ -371,6 +420,24 @@ class Host:
             text = f"{named(call.keys)}: {rest[1]}" if call.keys else rest[1]
             return call.finish(None, errors.of(rest[0], text, rest[2]))
         return call.finish(rest[0] if kind in (wire.ANSWERED, wire.LEADER) else kind == wire.DONE)
+
+    def hold(self, number: int) -> Optional[Hold]:
+        reference = self.holds.get(number)
+        return reference() if reference else None
+
+    def occurred(self, number: int, kind: str, outcome: str, nanos: int, keys: Sequence[bytes], text: str) -> None:
+        if self.settings.listener is not None:
+            try:
+                self.settings.listener(Occurrence(kind, outcome, nanos / 1e9, tuple(keys), text))
+            except BaseException as error:
+                # A handler of a signal may have raised one of these here, but only in the main thread.
+                is_main = threading.get_ident() == threading.main_thread().ident
+                if is_main and isinstance(error, (KeyboardInterrupt, SystemExit)):
+                    raise
+                log.exception("listener")
+        hold = self.hold(number) if kind == "at_risk" else None
+        if hold and hold.on_risk and not hold.is_released:
+            self.tell(f"on_risk of {named(hold.keys)}", hold.on_risk, nanos / 1e9)
 
     def flush(self) -> None:
         while self.writing:

@@ -11,7 +11,7 @@ import threading
 import time
 import weakref
 from types import TracebackType
-from typing import Any, Callable, Coroutine, Deque, List, Optional, Type, TypeVar
+from typing import Any, Callable, Coroutine, Deque, List, Optional, Tuple, Type, TypeVar
 
 from . import _errors as errors
 from . import _host as common
@@ -30,8 +30,8 @@ class _Host(common.Host):
         super().__init__(settings)
         self.selector, self.is_asleep = selectors.DefaultSelector(), False
         self.posts: Deque[Callable[[], None]] = collections.deque()
-        self.losses: Deque[Hold] = collections.deque()
-        self.losses_lock, self.is_reporting, self.is_stopped = threading.Lock(), False, False
+        self.untold: Deque[Tuple[str, Callable[[Any], Any], Any]] = collections.deque()
+        self.telling, self.is_telling, self.is_stopped = threading.Lock(), False, False
         self.stop_at = wire.NONE
         self.wake_sender, self.wake_receiver = socket.socketpair()
         for each in (self.wake_sender, self.wake_receiver):
@@ -106,32 +106,33 @@ class _Host(common.Host):
             each.close()
         super().forget_parent()
 
-    def lost(self, hold: Hold) -> None:
-        self.losses.append(hold)
-        with self.losses_lock:
-            if self.is_reporting:
+    def tell(self, what: str, callback: Callable[[Any], Any], value: Any) -> None:
+        self.untold.append((what, callback, value))
+        with self.telling:
+            if self.is_telling:
                 return
-            self.is_reporting = True
+            self.is_telling = True
             try:
-                threading.Thread(target=self.report_losses, name="rlock-loss", daemon=True).start()
+                threading.Thread(target=self.tell_all, name="rlock-callbacks", daemon=True).start()
             except RuntimeError:
-                self.is_reporting = False
-                log.exception("no thread can be started to report a loss: %s", hold.loss)
+                self.is_telling = False
+                log.exception("no thread can be started to call %s", what)
 
-    def report_losses(self) -> None:
+    def tell_all(self) -> None:
         while True:
-            with self.losses_lock:
-                if not self.losses:
-                    self.is_reporting = False
+            with self.telling:
+                if not self.untold:
+                    self.is_telling = False
                     return
-                hold = self.losses.popleft()
+                what, callback, value = self.untold.popleft()
             try:
-                assert hold.on_loss and hold.loss
-                hold.on_loss(hold.loss)
-            except Exception:
-                log.exception("on_loss of %s", hold.loss)
+                callback(value)
+            except BaseException:  # Also `sys.exit()`, which must not end the thread: later calls come from it.
+                log.exception("%s", what)
 
     async def call(self, call: Call, event: Callable[..., bytes], *fields: Any) -> Any:
+        if threading.get_ident() == self.thread.ident:
+            raise RuntimeError("a listener must not wait for its own client")
         ended = threading.Lock()
         ended.acquire()
         call.wake = ended.release

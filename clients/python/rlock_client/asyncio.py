@@ -63,19 +63,18 @@ class _Host(Host):
         self.timer = None
         self.step(wire.tick())
 
-    def lost(self, hold: Hold) -> None:
-        task = self.loop.create_task(self.report_loss(hold))
+    def tell(self, what: str, callback: Callable[[Any], Any], value: Any) -> None:
+        task = self.loop.create_task(self.tell_now(what, callback, value))
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
-    async def report_loss(self, hold: Hold) -> None:
+    async def tell_now(self, what: str, callback: Callable[[Any], Any], value: Any) -> None:
         try:
-            assert hold.on_loss and hold.loss
-            answer = hold.on_loss(hold.loss)
+            answer = callback(value)
             if inspect.isawaitable(answer):
                 await answer
         except Exception:
-            log.exception("on_loss of %s", hold.loss)
+            log.exception("%s", what)
 
     async def call(self, call: Call, event: Callable[..., bytes], *fields: Any) -> Any:
         future: "asyncio.Future[None]" = self.loop.create_future()

@@ -371,7 +371,7 @@ def test_an_example(server, request, example):
     assert all(it.is_free(key) for it in servers for key in re.findall(r'lock\("([^"]*)"', example))
 
 
-NAMES = ["connect", "write", "close", "granted", "refused", "done", "failed", "answered", "over", "note"]
+NAMES = ["connect", "write", "close", "granted", "refused", "done", "failed", "answered", "over", "note", "occurred"]
 KINDS = {getattr(_format, name.upper()): name for name in NAMES}
 
 
@@ -413,6 +413,10 @@ def test_the_recorded_run():
                 assert (recorded["call"], recorded["missed"], shown and shown[:3]) == (call, missed, fields)
             else:
                 assert recorded[KINDS[action[0]]] == action[1]
+            if action[0] == _format.OCCURRED:
+                _, _, what, outcome, nanoseconds, keys, text = action
+                fields = {"what": what, "outcome": outcome, "nanoseconds": nanoseconds, "text": text}
+                assert recorded == {"occurred": action[1], "keys": [key.decode() for key in keys], **fields}
 
 
 def test_errors_can_be_pickled():

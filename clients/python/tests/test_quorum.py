@@ -97,6 +97,31 @@ def test_a_lock(api, members, key):
         lock.check()
 
 
+def test_a_lock_is_one_wait_and_one_hold(api, members, key):
+    """And it is at risk if a majority confirms no renewal."""
+    heard, left, losses = [], [], []
+    quorum = api(members.urls, any_grace=True, listener=heard.append)
+    quorum.connect()
+    with quorum.lock(key):
+        pass
+    terms = {"lease": 2, "raise_lost": False, "on_risk": left.append, "on_loss": losses.append}
+    with quorum.lock(key, **terms) as lock:
+        members.send(0, signal.SIGSTOP)
+        time.sleep(1.5)
+        assert not left and lock.owned()
+        members.send(1, signal.SIGSTOP)
+        until(lambda: left, "a risk")
+        assert lock.owned() and 0 < left[0] <= 1
+        until(lambda: losses, "a loss")
+        for number in 0, 1:
+            members.send(number, signal.SIGCONT)
+    until(lambda: len([it for it in heard if it.kind == "connected"]) >= 3, "all are connected")
+    until(lambda: len([it for it in heard if it.kind == "hold"]) == 2, "both have ended")
+    outcomes = [it.outcome for it in heard if it.kind in ("wait", "hold")]
+    assert outcomes == ["granted", "released", "granted", "lease_ended"] and len(left) == len(losses) == 1
+    assert [it.keys for it in heard if it.kind == "at_risk"] == [(key.encode(),)]
+
+
 def test_what_is_refused(api, members, key):
     urls = members.urls
     for given, text in (
