@@ -188,7 +188,8 @@ impl Hold {
     fn risk_due(&self) -> Option<Instant> {
         let due = self.asked + self.granted / 2;
         let is_due = self.terms.renewed && !self.is_risk_reported;
-        (is_due && self.next_lease(self.lease_end()).is_some()).then_some(due)
+        let is_last = self.next_lease(self.asked + self.granted).is_none();
+        (is_due && !is_last).then_some(due)
     }
 
     /// Reports that, if it is due: for how long, and what is left.

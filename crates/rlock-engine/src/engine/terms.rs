@@ -333,7 +333,8 @@ impl Terms {
     }
 
     /// The moment of the next renewal of a hold that began at `taken`, after a
-    /// lease that was requested at `sent`.
+    /// lease that was requested at `sent`. `None` if that lease lasts until
+    /// `max_hold`, so that no other would last longer.
     ///
     /// Renewals are a third of the lease apart, and each hold has its own
     /// phase. So renewals spread out even if the holds began together, or were
@@ -348,6 +349,7 @@ impl Terms {
         sent: Instant,
         lease: Duration,
     ) -> Option<Instant> {
+        self.lease_at(taken, sent + lease)?;
         let period = nanos(self.lease / 3).max(1);
         let earliest = nanos((sent - taken) + self.lease / 12);
         let periods = earliest

@@ -111,6 +111,34 @@ fn a_hold_that_is_not_renewed_any_more_is_not_at_risk() {
     }
 }
 
+/// A lease that lasts until the longest hold ends is not renewed: no other would last longer.
+#[test]
+fn a_hold_is_renewed_until_its_longest_time_and_then_not_at_risk() {
+    for (lease, max_hold, renewals) in [
+        (600, 1000, &[600, 600, 476][..]),
+        (3000, 4000, &[3000, 2381]),
+        (3000, 5000, &[3000, 3000, 2381]),
+        (3000, 3000, &[]),
+    ] {
+        let [lease, max_hold] = [lease, max_hold].map(Duration::from_millis);
+        let mut it = Played::connected();
+        it.asks_on("k", renewed(lease).max_hold(max_hold).unwrap());
+        it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+        it.actions();
+        let mut told = Vec::new();
+        for _ in 0..=max_hold.as_millis() * 2 {
+            // An answer takes up to half a millisecond.
+            let actions = it.actions();
+            it.passes_nanos(500_000);
+            it.answers_each(1, |_| ":7\r\n".to_owned());
+            told.extend(actions);
+        }
+        let asked = renewals.iter().map(|ms| format!("1 RLOCK.RENEW k o2 {ms}"));
+        let over = "over: its lease ended".to_owned();
+        assert_eq!(told, asked.chain([over]).collect::<Vec<_>>());
+    }
+}
+
 /// The margin of 800 ms ends it earlier than the lease would. What the server may still have is released with its last guard.
 #[test]
 fn a_hold_with_a_margin_ends_before_its_lease() {
