@@ -35,8 +35,8 @@ type Client struct {
 	timer       *time.Timer
 	due         uint64
 	isClosed    bool
-	untold      []func()      // What is to be logged, and to be told the user's functions.
-	telling     chan struct{} // Ends when the goroutine that tells it has finished; nil without one.
+	callbacks   []func()      // The next calls of the logger and of the user's functions.
+	calling     chan struct{} // Closed when the goroutine that makes these calls has finished; nil without one.
 }
 
 // call is a call that a goroutine waits for.
@@ -121,26 +121,26 @@ func (c *Client) event() *writer { return &c.engine.event }
 // handle passes the written event to the engine, and carries out the actions. It releases the lock.
 func (c *Client) handle() {
 	c.step()
-	c.tell()
+	c.callBack()
 }
 
-// tell tells what is untold, in its order, unless another goroutine does. A logger or a listener may call the client, so this
-// is done without the lock. The caller holds it, and tell releases it.
-func (c *Client) tell() {
-	if c.telling != nil || len(c.untold) == 0 {
+// callBack makes the callbacks in their order, unless another goroutine does. A logger or a listener may call the client, so
+// this is done without the lock. The caller holds it, and callBack releases it.
+func (c *Client) callBack() {
+	if c.calling != nil || len(c.callbacks) == 0 {
 		c.mu.Unlock()
 		return
 	}
-	telling := make(chan struct{})
-	c.telling = telling
-	defer func() { // Also if a listener ends its goroutine.
-		c.telling = nil
+	calling := make(chan struct{})
+	c.calling = calling
+	defer func() { // Even if a listener ends its goroutine.
+		c.calling = nil
 		c.mu.Unlock()
-		close(telling)
+		close(calling)
 	}()
-	for len(c.untold) > 0 {
-		next := c.untold[0]
-		c.untold = c.untold[1:]
+	for len(c.callbacks) > 0 {
+		next := c.callbacks[0]
+		c.callbacks = c.callbacks[1:]
 		c.withoutLock(next)
 	}
 }
@@ -183,7 +183,7 @@ func (c *Client) step() {
 			delete(c.connections, a.connection)
 		case acNote:
 			level, text := levels[a.level], a.text
-			c.untold = append(c.untold, func() { c.log(level, text) })
+			c.callbacks = append(c.callbacks, func() { c.log(level, text) })
 		default:
 			reports = append(reports, a)
 		}
@@ -403,11 +403,11 @@ func (c *Client) Close(ctx context.Context) error {
 		hold.cancel(closed)
 	}
 	c.connections, c.calls, c.holds = nil, nil, nil
-	telling := c.telling
-	c.tell()
-	if telling != nil {
+	calling := c.calling
+	c.callBack()
+	if calling != nil {
 		select {
-		case <-telling:
+		case <-calling:
 		case <-ctx.Done():
 		}
 	}

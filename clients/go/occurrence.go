@@ -31,14 +31,14 @@ func (o Occurrence) String() string {
 // GoString is String.
 func (o Occurrence) GoString() string { return o.String() }
 
-// occurred leaves it to be told. The caller holds the lock.
+// occurred adds the callbacks for an occurrence. The caller holds the lock.
 func (c *Client) occurred(a action) {
 	it := Occurrence{a.what, a.outcome, time.Duration(min(a.nanoseconds, math.MaxInt64)), a.keys, a.text}
 	if listener := c.options.Listener; listener != nil {
-		c.untold = append(c.untold, func() { c.try("Listener", func() { listener(it) }) })
+		c.callbacks = append(c.callbacks, func() { c.try("Listener", func() { listener(it) }) })
 	}
 	if hold := c.holds[a.guard]; it.Kind == "at_risk" && hold != nil && hold.onRisk != nil {
-		c.untold = append(c.untold, func() { c.try("OnRisk", func() { hold.onRisk(it.Duration) }) })
+		c.callbacks = append(c.callbacks, func() { c.try("OnRisk", func() { hold.onRisk(it.Duration) }) })
 	}
 }
 

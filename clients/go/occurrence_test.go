@@ -73,7 +73,7 @@ func TestListener(t *testing.T) {
 	eventually(t, "it waits", func() bool { return isQueued(t, s.port(), "l", 1) })
 	done(t, c.Close(background))
 	is(t, <-waits, ErrClosed)
-	// All has been told when Close returns.
+	// The listener has heard of all when Close returns.
 	told, expected := h.of("connected", "wait", "hold"), []string{
 		fmt.Sprintf("connected 127.0.0.1:%d[]", s.port()), "wait granted[a b]", "wait refused[a]", "wait refused[a]",
 		"wait abandoned[a]", "hold released[a b]", "wait granted[k]", "hold ended_by_server[k]", "wait granted[l]",
@@ -92,7 +92,7 @@ func TestListener(t *testing.T) {
 	isTrue(t, strings.Count(shown, "released") == 5 && !strings.Contains(shown, "secret"), shown)
 }
 
-// TestListenerWithClose: what ends just before Close is told before it returns, one after the other.
+// TestListenerWithClose: the listener hears of what ends just before Close before that returns, one after the other.
 func TestListenerWithClose(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -103,7 +103,7 @@ func TestListenerWithClose(t *testing.T) {
 			if inside.Add(1) > 1 {
 				t.Error("two at once")
 			}
-			c.Metrics() // Of the same client.
+			c.Metrics()
 			if it.Kind == "hold" {
 				count.Add(1)
 			}
@@ -134,7 +134,7 @@ func TestListenerWithClose(t *testing.T) {
 	isTrue(t, slices.Equal(h.of("hold"), []string{"hold Closed[k]"}), h.of("hold"))
 }
 
-// TestOnRisk: each hold of a lock is told before it is lost, once, until a renewal succeeds.
+// TestOnRisk: the function of each hold is called before the loss, once until a renewal succeeds.
 func TestOnRisk(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -175,7 +175,7 @@ func TestOnRisk(t *testing.T) {
 	for _, hold := range holds {
 		<-hold.Context().Done()
 	}
-	eventually(t, "the end is told", func() bool { return len(h.of("hold")) == 1 })
+	eventually(t, "the listener hears of the end", func() bool { return len(h.of("hold")) == 1 })
 	isTrue(t, outer.Load() == 2 && inner.Load() == 2 && heardToo.Load() == 2, &outer, &inner, &heardToo)
 	told := h.of("at_risk", "hold")
 	isTrue(t, slices.Equal(told, []string{"at_risk [w]", "at_risk [w]", "hold lease_ended[w]"}), told)

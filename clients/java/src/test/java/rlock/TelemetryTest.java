@@ -59,7 +59,7 @@ class TelemetryTest {
             eventually("it waits", () -> server.isQueued("l", 1));
             client.close();
             assertTrue(more.isCompletedExceptionally());
-            // All has been told when it is closed.
+            // The listener has heard of all when it is closed.
             var told = of("connected", "wait", "hold");
             var expected = List.of("connected 127.0.0.1:" + server.port() + "[]", "wait granted[a, b]", "wait refused[a]",
                     "wait refused[a]", "wait abandoned[a]", "hold released[a, b]", "wait granted[k]", "hold ended_by_server[k]",
@@ -75,7 +75,7 @@ class TelemetryTest {
     }
 
     @Test
-    void eachHoldOfALockIsToldBeforeItIsLostAndOnceUntilARenewal() throws Exception {
+    void eachHoldLearnsOfARiskBeforeItIsLostAndOnceUntilARenewal() throws Exception {
         var outer = Collections.synchronizedList(new ArrayList<Duration>());
         var inner = Collections.synchronizedList(new ArrayList<Duration>());
         var leads = Collections.synchronizedList(new ArrayList<Duration>());
