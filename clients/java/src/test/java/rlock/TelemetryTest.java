@@ -6,6 +6,7 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 import static rlock.Servers.eventually;
 
+import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Collections;
@@ -106,6 +107,18 @@ class TelemetryTest {
             assertEquals(List.of("at_risk [w]", "at_risk [w]", "hold lease_ended[w]"), of("at_risk", "hold"));
             client.close(Duration.ZERO);
             listening.close(Duration.ZERO);
+        }
+    }
+
+    @Test
+    void theProgramForOpenTelemetryRunsUnchanged() throws Exception {
+        var page = Path.of(System.getenv().getOrDefault("RLOCK_DOCS", "../../docs"), "telemetry.md");
+        try (var server = new Servers()) {
+            var output = AdaptersTest.run(AdaptersTest.programs(page, "class Telemetry").get(0), server.url);
+            for (var metric : List.of("wait.duration.*\\{rlock.outcome=\"granted\"}", "hold.duration.*\\{rlock.outcome=\"released\"}",
+                    "occurrences.*\\{rlock.kind=\"connected\"}, value=1")) {
+                assertTrue(output.lines().anyMatch(it -> it.matches(".*name=rlock.client." + metric + ".*")), output);
+            }
         }
     }
 
