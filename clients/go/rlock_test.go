@@ -613,8 +613,8 @@ func TestPausedProcess(t *testing.T) {
 	if url := os.Getenv("RLOCK_STOPPED"); url != "" {
 		c := connect(t, url, Options{})
 		hold := must(c.Lock(background, "k", Lease(time.Second)))(t)
+		began := time.Now() // Before it can be stopped.
 		fmt.Println("it holds")
-		began := time.Now()
 		for last := began; time.Since(began) < time.Minute; {
 			this := time.Now()
 			if this.Sub(last) > 1500*time.Millisecond {
