@@ -68,7 +68,7 @@ type Options struct {
 	Logger *slog.Logger
 	// Listener is called for each wait and each hold that has ended, and for what happens to renewals and connections: see
 	// docs/telemetry.md. The calls have the order of the occurrences, and do not overlap. It must be quick, and must not wait
-	// for the client, as Lock and Release do: the goroutines of connections call it. A panic is logged.
+	// for the client, as Lock, Release and Close do: the goroutines of connections call it. A panic is logged.
 	Listener func(Occurrence)
 }
 
