@@ -239,6 +239,7 @@ public final class Client implements AutoCloseable {
         if (isClosing) {
             return;
         }
+        refuseToBlock(new CompletableFuture<>());
         post(() -> handle(Format.leaveAll(new Writer())));
         var flushed = call(null, Format::flush);
         isClosing = true;

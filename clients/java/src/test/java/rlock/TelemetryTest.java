@@ -13,6 +13,7 @@ import java.util.Collections;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.Consumer;
 import java.util.logging.Handler;
 import java.util.logging.Level;
@@ -107,6 +108,28 @@ class TelemetryTest {
             assertEquals(List.of("at_risk [w]", "at_risk [w]", "hold lease_ended[w]"), of("at_risk", "hold"));
             client.close(Duration.ZERO);
             listening.close(Duration.ZERO);
+        }
+    }
+
+    /** It runs in the client's thread. */
+    @Test
+    void callsThatBlockAreRefusedInAListener() throws Exception {
+        var refused = new AtomicInteger();
+        var client = new CompletableFuture<Client>();
+        Consumer<Occurrence> listener = it -> {
+            if (!it.kind().equals("hold")) {
+                return;
+            }
+            for (var blocks : List.<Runnable>of(client.join().getLock("l")::lock, client.join()::close)) {
+                assertThrows(IllegalStateException.class, blocks::run);
+                refused.incrementAndGet();
+            }
+        };
+        try (var server = new Servers(); var listening = Client.builder(server.url).listener(listener).build()) {
+            client.complete(listening);
+            listening.getLock("k").acquire().close();
+            eventually("both are refused", () -> refused.get() == 2);
+            assertTrue(server.isFree("l") && listening.getLock("l").tryLock(), "it goes on");
         }
     }
 
