@@ -35,6 +35,8 @@ type Client struct {
 	timer       *time.Timer
 	due         uint64
 	isClosed    bool
+	callbacks   []func()      // The next calls of the logger and of the user's functions.
+	calling     chan struct{} // Closed when the goroutine that makes these calls has finished; nil without one.
 }
 
 // call is a call that a goroutine waits for.
@@ -64,6 +66,10 @@ type Options struct {
 	// Logger logs the events of connections. Without it, the client logs only warnings, with slog.Default. The first failure
 	// of an outage is a warning.
 	Logger *slog.Logger
+	// Listener is called for each wait and each hold that has ended, and for what happens to renewals and connections: see
+	// docs/telemetry.md. The calls have the order of the occurrences, and do not overlap. It must be quick, and must not wait
+	// for the client, as Lock, Release and Close do: the goroutines of connections call it. A panic is logged.
+	Listener func(Occurrence)
 }
 
 // NewClient creates a client, which connects at its first call. The URL begins with redis://, rediss://, redis+unix://,
@@ -89,7 +95,7 @@ func newClient(urls []string, together uint8, options Options) (*Client, error) 
 			return nil, outOfRange("%s is %v, it must not be below zero", name, limits[i])
 		}
 	}
-	engine, err := newEngine(urls, together, options.Name, limits)
+	engine, err := newEngine(urls, together, options.Name, limits, options.Listener != nil)
 	if err != nil {
 		return nil, err
 	}
@@ -114,13 +120,35 @@ func (c *Client) event() *writer { return &c.engine.event }
 
 // handle passes the written event to the engine, and carries out the actions. It releases the lock.
 func (c *Client) handle() {
-	var notes []action
-	c.step(&notes)
-	c.mu.Unlock()
-	// A logger may call the client, so this is done without the lock.
-	for _, note := range notes {
-		c.log(levels[note.level], note.text)
+	c.step()
+	c.callBack()
+}
+
+// callBack makes the callbacks in their order, unless another goroutine does. A logger or a listener may call the client, so
+// this is done without the lock. The caller holds it, and callBack releases it.
+func (c *Client) callBack() {
+	if c.calling != nil || len(c.callbacks) == 0 {
+		c.mu.Unlock()
+		return
 	}
+	calling := make(chan struct{})
+	c.calling = calling
+	defer func() { // Even if a listener ends its goroutine.
+		c.calling = nil
+		c.mu.Unlock()
+		close(calling)
+	}()
+	for len(c.callbacks) > 0 {
+		next := c.callbacks[0]
+		c.callbacks = c.callbacks[1:]
+		c.withoutLock(next)
+	}
+}
+
+func (c *Client) withoutLock(work func()) {
+	c.mu.Unlock()
+	defer c.mu.Lock()
+	work()
 }
 
 var levels = [...]slog.Level{levelDebug: slog.LevelDebug, levelInformation: slog.LevelInfo, levelWarning: slog.LevelWarn}
@@ -136,7 +164,7 @@ func (c *Client) log(level slog.Level, text string) {
 	logger.Log(context.Background(), level, "rlock: "+text)
 }
 
-func (c *Client) step(notes *[]action) {
+func (c *Client) step() {
 	if c.isClosed {
 		c.engine.event = c.engine.event[:0]
 		return
@@ -154,7 +182,8 @@ func (c *Client) step(notes *[]action) {
 			c.connections[a.connection].end()
 			delete(c.connections, a.connection)
 		case acNote:
-			*notes = append(*notes, a)
+			level, text := levels[a.level], a.text
+			c.callbacks = append(c.callbacks, func() { c.log(level, text) })
 		default:
 			reports = append(reports, a)
 		}
@@ -164,11 +193,15 @@ func (c *Client) step(notes *[]action) {
 		c.timer.Reset(time.Duration(min(deadline, uint64(now())+uint64(time.Hour))) - now())
 	}
 	for _, a := range reports {
-		c.report(a, notes)
+		c.report(a)
 	}
 }
 
-func (c *Client) report(a action, notes *[]action) {
+func (c *Client) report(a action) {
+	if a.kind == acOccurred {
+		c.occurred(a)
+		return
+	}
 	if a.kind == acOver {
 		if hold := c.holds[a.guard]; hold != nil {
 			lost := hold.lost(losses[a.why])
@@ -196,7 +229,7 @@ func (c *Client) report(a action, notes *[]action) {
 		}
 	case call == nil:
 		c.event().untaken(a.guard)
-		c.step(notes)
+		c.step()
 	default:
 		if hold := call.hold; hold.number == 0 {
 			hold.number, hold.owner = a.guard, a.owner
@@ -352,12 +385,12 @@ func (c *Client) Close(ctx context.Context) error {
 	event.flush(flush.number)
 	_, err = c.wait(ctx, flush)
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	if c.isClosed {
+		c.mu.Unlock()
 		return err
 	}
 	c.event().closed()
-	c.step(new([]action))
+	c.step()
 	c.isClosed = true
 	c.timer.Stop()
 	for _, connection := range c.connections {
@@ -370,6 +403,14 @@ func (c *Client) Close(ctx context.Context) error {
 		hold.cancel(closed)
 	}
 	c.connections, c.calls, c.holds = nil, nil, nil
+	calling := c.calling
+	c.callBack()
+	if calling != nil {
+		select {
+		case <-calling:
+		case <-ctx.Done():
+		}
+	}
 	return err
 }
 

@@ -22,7 +22,7 @@ type engine struct {
 	event   writer
 }
 
-func newEngine(urls []string, together uint8, name string, limits [3]time.Duration) (*engine, error) {
+func newEngine(urls []string, together uint8, name string, limits [3]time.Duration, listens bool) (*engine, error) {
 	e := &engine{machine: translated.New()}
 	if version := e.machine.Xrlock_version(); version != formVersion {
 		return nil, fmt.Errorf("rlock: the engine is of version %d, it must be %d", version, formVersion)
@@ -33,7 +33,7 @@ func newEngine(urls []string, together uint8, name string, limits [3]time.Durati
 	}
 	seed := make([]byte, 32)
 	rand.Read(seed)
-	e.event.configuration(formVersion, urls, together, name, "rlock-go", Version, times[0], times[1], times[2], false, seed)
+	e.event.configuration(formVersion, urls, together, name, "rlock-go", Version, times[0], times[1], times[2], listens, seed)
 	e.passInput()
 	if wrong := e.machine.Xrlock_open(); wrong != 0 {
 		return nil, &Error{Code: "OutOfRange", Message: string(e.result(wrong))}

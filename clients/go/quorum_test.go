@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -215,6 +216,27 @@ func TestQuorumRefused(t *testing.T) {
 	m.signal(1, syscall.SIGKILL)
 	_, err = q.Lock(background, "k", rlock.Lease(grace), rlock.Wait(300*time.Millisecond))
 	rlock.Is(t, err, rlock.ErrUnavailable)
+}
+
+// TestQuorumListener: a lock of a quorum is one wait and one hold.
+func TestQuorumListener(t *testing.T) {
+	t.Parallel()
+	m := startMembers(t, 3)
+	counts, mu := map[string]int{}, sync.Mutex{}
+	q := rlock.Must(quorum.New(m.urls(), rlock.Options{Listener: func(it rlock.Occurrence) {
+		mu.Lock()
+		defer mu.Unlock()
+		counts[fmt.Sprint(it.Kind, " ", it.Outcome, it.Keys)]++
+	}}))(t)
+	rlock.Done(t, q.Connect(background))
+	rlock.Eventually(t, "all are connected", func() bool { // Connect needs a majority.
+		mu.Lock()
+		defer mu.Unlock()
+		return counts["connected []"] == 3
+	})
+	rlock.Done(t, rlock.Must(q.Lock(background, "k", rlock.Lease(grace)))(t).Release(background))
+	rlock.Done(t, q.Close(background))
+	rlock.IsTrue(t, maps.Equal(counts, map[string]int{"connected []": 3, "wait granted[k]": 1, "hold released[k]": 1}), counts)
 }
 
 // TestQuorumHolder: a holder keeps its lock while a minority fails, and learns in time that a majority does.

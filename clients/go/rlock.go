@@ -98,6 +98,7 @@ type terms struct {
 	form             termsForm
 	isShared, ignore bool
 	permits, limit   uint32
+	onRisk           func(time.Duration)
 }
 
 func (t *terms) millis(name string, d time.Duration, to *uint64) {
@@ -160,6 +161,17 @@ func In(activity *Activity) Option { return func(t *terms) { t.activity = activi
 // IgnoreLoss makes Release not report a loss.
 func IgnoreLoss() Option { return func(t *terms) { t.ignore = true } }
 
+// OnRisk calls f if no renewal of the hold has been confirmed for half of its lease, with the time until it is lost unless a
+// renewal succeeds; again only after one has succeeded. f must be quick, and must not wait for the client, as Release does: a
+// goroutine of the client calls it. A panic is logged.
+func OnRisk(f func(left time.Duration)) Option {
+	return func(t *terms) {
+		if t.onRisk = f; f == nil {
+			t.err = outOfRange("OnRisk is nil, it must be a function")
+		}
+	}
+}
+
 // Activity is an owner for sequential work. Its calls re-enter its locks. If two activities would wait for each other, the
 // second wait fails with ErrDeadlock.
 type Activity struct{ number uint64 }
@@ -214,7 +226,7 @@ func (c *Client) acquire(ctx context.Context, keys []string, value *string, opti
 	case t.isShared:
 		mode.mode = accessShared
 	}
-	hold := &Hold{client: c, keys: append([]string(nil), keys...), ignore: t.ignore, permits: mode.permits}
+	hold := &Hold{client: c, keys: append([]string(nil), keys...), ignore: t.ignore, permits: mode.permits, onRisk: t.onRisk}
 	inner, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	hold.context, hold.cancel = &holdContext{inner, hold}, cancel
 	owner := ownerForm{owner: owningNew}
@@ -267,6 +279,7 @@ type Hold struct {
 	owner      string
 	fences     map[string]uint64
 	ignore     bool
+	onRisk     func(time.Duration)
 	permits    uint32 // Those that are not released yet. The client's lock guards them.
 	context    context.Context
 	cancel     context.CancelCauseFunc

@@ -277,6 +277,7 @@ func TestBadArguments(t *testing.T) {
 		"permits is 3":          {Permits(3, 2)},
 		"Permits are 0 of 2":    {Permits(0, 2)},
 		"Shared and Permits ca": {Permits(1, 2), Shared()},
+		"OnRisk is nil":         {OnRisk(nil)},
 	} {
 		_, err := c.Lock(background, "k", options...)
 		is(t, err, ErrOutOfRange)
@@ -612,8 +613,8 @@ func TestPausedProcess(t *testing.T) {
 	if url := os.Getenv("RLOCK_STOPPED"); url != "" {
 		c := connect(t, url, Options{})
 		hold := must(c.Lock(background, "k", Lease(time.Second)))(t)
+		began := time.Now() // Before it can be stopped.
 		fmt.Println("it holds")
-		began := time.Now()
 		for last := began; time.Since(began) < time.Minute; {
 			this := time.Now()
 			if this.Sub(last) > 1500*time.Millisecond {
@@ -925,6 +926,7 @@ func TestRecord(t *testing.T) {
 	names := map[uint8]string{
 		acConnect: "connect", acWrite: "write", acClose: "close", acGranted: "granted", acRefused: "refused", acDone: "done",
 		acFailed: "failed", acAnswered: "answered", acOver: "over", acNote: "note", acLeader: "leader",
+		acOccurred: "occurred",
 	}
 	number := func(value any) uint64 {
 		if value == nil {
@@ -965,6 +967,11 @@ func TestRecord(t *testing.T) {
 				isTrue(t, number(shown[name]) == uint64(a.level) && shown["text"] == a.text, shown)
 			} else {
 				isTrue(t, slices.Contains([]uint64{a.connection, a.call, a.guard}, number(shown[name])), shown, a)
+			}
+			if name == "occurred" {
+				known := []any{a.what, a.outcome, json.Number(fmt.Sprint(a.nanoseconds)), fmt.Sprint(a.keys), a.text}
+				told := []any{shown["what"], shown["outcome"], shown["nanoseconds"], fmt.Sprint(shown["keys"]), shown["text"]}
+				isTrue(t, slices.Equal(known, told), shown, a)
 			}
 			if name == "write" {
 				isTrue(t, shown["bytes"] == string(a.bytes), shown)

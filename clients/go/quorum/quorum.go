@@ -32,8 +32,9 @@ type settings struct{ anyGrace bool }
 func AnyGrace() Option { return func(s *settings) { s.anyGrace = true } }
 
 // New creates a quorum of 3, 5, 7 or 9 servers, which connects at its first call. All its users must name the same servers. A
-// URL begins with redis://, rediss:// or redis+unix://. The options apply to each member. Every error is an
-// rlock.ErrOutOfRange, and names the member, from members[0] on, if it is about one.
+// URL begins with redis://, rediss:// or redis+unix://. The options apply to each member, and the
+// Listener hears of a lock once. Every error is an rlock.ErrOutOfRange, and names the member, from members[0] on, if it is about
+// one.
 func New(urls []string, options rlock.Options, more ...Option) (*Quorum, error) {
 	var s settings
 	for _, option := range more {

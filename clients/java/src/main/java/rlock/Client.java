@@ -47,6 +47,7 @@ public final class Client implements AutoCloseable {
     private static final AtomicInteger THREADS = new AtomicInteger();
 
     private final SSLContext tls;
+    private final Consumer<Occurrence> listener;
     private final Selector selector;
     private final Thread thread;
     private final Queue<Runnable> tasks = new ConcurrentLinkedQueue<>();
@@ -94,6 +95,7 @@ public final class Client implements AutoCloseable {
     /** The settings may be those of a quorum: its engine takes the same events. */
     Client(Settings<?> settings) {
         tls = settings.tls;
+        listener = settings.listener;
         clock = new Clock(settings.uptime);
         engine = new Engine(settings, clock);
         try {
@@ -237,6 +239,7 @@ public final class Client implements AutoCloseable {
         if (isClosing) {
             return;
         }
+        refuseToBlock(new CompletableFuture<>());
         post(() -> handle(Format.leaveAll(new Writer())));
         var flushed = call(null, Format::flush);
         isClosing = true;
@@ -450,6 +453,9 @@ public final class Client implements AutoCloseable {
             case Action.NOTE:
                 reports.add(() -> LOG.log(level(it.level), it.text));
                 return;
+            case Action.OCCURRED:
+                occurred(it, reports);
+                return;
             default:
         }
         var call = calls.get(it.call);
@@ -478,6 +484,26 @@ public final class Client implements AutoCloseable {
                     call.hold.releaseAsync();
                 }
             });
+        }
+    }
+
+    private void occurred(Action it, List<Runnable> reports) {
+        var occurrence = new Occurrence(it);
+        if (listener != null) {
+            reports.add(() -> tell("listener", listener, occurrence));
+        }
+        var hold = holds.get(it.guard);
+        if (hold != null && hold.onRisk != null && it.what.equals("at_risk")) {
+            reports.add(() -> tell("onRisk", hold.onRisk, occurrence.duration()));
+        }
+    }
+
+    /** What the user's code throws changes nothing else. */
+    private static <T> void tell(String name, Consumer<T> consumer, T it) {
+        try {
+            consumer.accept(it);
+        } catch (Throwable thrown) {
+            LOG.log(System.Logger.Level.ERROR, "the function of " + name + " has thrown", thrown);
         }
     }
 

@@ -5,6 +5,7 @@ import java.time.Duration;
 import java.util.Objects;
 import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
+import java.util.function.Consumer;
 
 /**
  * The right to lead at a key. One owner at a time has it, first come, first served, and publishes a value, such as its address.
@@ -104,6 +105,11 @@ public final class Election {
     /** The same election, whose campaigns have other terms. */
     public Election with(Terms terms) {
         return new Election(client, name, lock.with(terms));
+    }
+
+    /** The same election, whose leaderships call {@code action} when they are at risk: see {@link RLock#onRisk}. */
+    public Election onRisk(Consumer<Duration> action) {
+        return new Election(client, name, lock.onRisk(action));
     }
 
     /**

@@ -65,7 +65,7 @@ final class Engine {
         new SecureRandom().nextBytes(seed);
         return Format.configuration(new Writer(), Format.VERSION, of.urls, of.together, of.name, "rlock-java", Client.VERSION,
                 millis("responseTimeout", of.responseTimeout), millis("retryTimeout", of.retryTimeout),
-                millis("replicationTimeout", of.replicationTimeout), false, seed);
+                millis("replicationTimeout", of.replicationTimeout), of.listener != null, seed);
     }
 
     /** Whole milliseconds, rounded up; {@code null} means no limit. */

@@ -13,6 +13,8 @@ public class Hold implements AutoCloseable {
     final Client client;
     private final List<String> keys;
     private final boolean reportsLoss;
+    /** Takes the time that is left when the hold is at risk; {@code null} if nobody wants to know. */
+    final Consumer<Duration> onRisk;
     private final CompletableFuture<RuntimeException> over = new CompletableFuture<>();
     volatile long number;
     private volatile String owner;
@@ -21,11 +23,12 @@ public class Hold implements AutoCloseable {
     /** How many are not released yet. */
     private int permits;
 
-    Hold(Client client, List<String> keys, int permits, boolean reportsLoss) {
+    Hold(Client client, List<String> keys, int permits, boolean reportsLoss, Consumer<Duration> onRisk) {
         this.client = client;
         this.keys = keys;
         this.permits = permits;
         this.reportsLoss = reportsLoss;
+        this.onRisk = onRisk;
     }
 
     void granted(Format.Action it) {

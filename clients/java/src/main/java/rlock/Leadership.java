@@ -1,14 +1,16 @@
 package rlock;
 
+import java.time.Duration;
 import java.util.List;
+import java.util.function.Consumer;
 
 /**
  * A hold with a published value, from {@link Election#campaign} until it is resigned, closed or lost. A leader that stalls or
  * loses its connection may notice this only after another one leads: send {@link #fence} with each write.
  */
 public final class Leadership extends Hold {
-    Leadership(Client client, List<String> keys, boolean reportsLoss) {
-        super(client, keys, 1, reportsLoss);
+    Leadership(Client client, List<String> keys, boolean reportsLoss, Consumer<Duration> onRisk) {
+        super(client, keys, 1, reportsLoss, onRisk);
     }
 
     /**

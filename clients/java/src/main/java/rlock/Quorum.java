@@ -33,7 +33,7 @@ public final class Quorum implements AutoCloseable {
         return new Builder(List.of(urls));
     }
 
-    /** The settings of a quorum. They are those of its connection to each member. */
+    /** The settings of a quorum. They are those of its connection to each member, but the listener hears of a lock once. */
     public static final class Builder extends Settings<Builder> {
         private Builder(List<String> urls) {
             super(urls, Format.TOGETHER_QUORUM);

@@ -3,11 +3,13 @@ package rlock;
 import java.time.Duration;
 import java.util.ArrayDeque;
 import java.util.List;
+import java.util.Objects;
 import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.Condition;
 import java.util.concurrent.locks.Lock;
+import java.util.function.Consumer;
 
 /**
  * A lock on the server. It is a {@link Lock} of Java, which a thread holds, with the methods of Redisson. {@link #acquire} and
@@ -23,17 +25,32 @@ public final class RLock implements Lock {
     private final List<String> keys;
     private final Format.Mode mode;
     private final Terms terms;
+    private final Consumer<Duration> onRisk;
 
     RLock(Client client, List<String> keys, Format.Mode mode, Terms terms) {
+        this(client, keys, mode, terms, null);
+    }
+
+    private RLock(Client client, List<String> keys, Format.Mode mode, Terms terms, Consumer<Duration> onRisk) {
         this.client = client;
         this.keys = keys;
         this.mode = mode;
         this.terms = terms;
+        this.onRisk = onRisk;
     }
 
     /** The same lock, with other terms. */
     public RLock with(Terms terms) {
-        return new RLock(client, keys, mode, terms);
+        return new RLock(client, keys, mode, terms, onRisk);
+    }
+
+    /**
+     * The same lock, whose holds call {@code action} if no renewal has been confirmed for half of the lease, with the time until
+     * the hold is lost unless a renewal succeeds; again only after one has succeeded. The client's thread calls it, so it must be
+     * quick and must not block. What it throws is logged.
+     */
+    public RLock onRisk(Consumer<Duration> action) {
+        return new RLock(client, keys, mode, terms, Objects.requireNonNull(action, "action"));
     }
 
     public String getName() {
@@ -180,12 +197,12 @@ public final class RLock implements Lock {
     }
 
     private CompletableFuture<Hold> granted(Duration wait, Client.Activity activity, Terms terms) {
-        return granted(wait, activity, terms, new Hold(client, keys, mode.permits, terms.reportsLoss), Format::lock);
+        return granted(wait, activity, terms, new Hold(client, keys, mode.permits, terms.reportsLoss, onRisk), Format::lock);
     }
 
     /** Acquires the lock as a leader, and publishes a value. */
     CompletableFuture<Leadership> campaign(byte[] value, Duration wait, Client.Activity activity) {
-        var leadership = new Leadership(client, keys, terms.reportsLoss);
+        var leadership = new Leadership(client, keys, terms.reportsLoss, onRisk);
         return granted(wait, activity, terms, leadership, (to, call, wanted, most, form) ->
                 Format.campaign(to, call, wanted, most, form, value));
     }

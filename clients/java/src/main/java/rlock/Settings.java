@@ -4,6 +4,7 @@ import java.nio.file.Path;
 import java.time.Duration;
 import java.util.List;
 import java.util.Objects;
+import java.util.function.Consumer;
 import javax.net.ssl.SSLContext;
 
 /** The settings of a {@link Client} or of a {@link Quorum}; {@code B} is the builder itself. */
@@ -16,6 +17,7 @@ abstract class Settings<B extends Settings<B>> {
     Duration responseTimeout;
     Duration retryTimeout;
     Duration replicationTimeout;
+    Consumer<Occurrence> listener;
     Path uptime = Clock.UPTIME;
 
     Settings(List<String> urls, int together) {
@@ -55,6 +57,16 @@ abstract class Settings<B extends Settings<B>> {
     /** How long replicas may take to acknowledge a grant. Default 1 s. */
     public B replicationTimeout(Duration timeout) {
         replicationTimeout = timeout;
+        return self();
+    }
+
+    /**
+     * Takes each wait and each hold that has ended, and what happens to renewals and connections: see {@code docs/telemetry.md}.
+     * The client's thread calls it, in the order of the occurrences, so it must be quick and must not block. What it throws is
+     * logged.
+     */
+    public B listener(Consumer<Occurrence> listener) {
+        this.listener = Objects.requireNonNull(listener, "listener");
         return self();
     }
 

@@ -764,9 +764,9 @@ class LockTest {
         var steps = new ObjectMapper().readTree(new File(file)).get("steps");
         var kinds = List.of(Format.Action.CONNECT, Format.Action.WRITE, Format.Action.CLOSE, Format.Action.GRANTED,
                 Format.Action.REFUSED, Format.Action.DONE, Format.Action.FAILED, Format.Action.ANSWERED, Format.Action.OVER,
-                Format.Action.NOTE, Format.Action.LEADER);
+                Format.Action.NOTE, Format.Action.LEADER, Format.Action.OCCURRED);
         var names = List.of("connect", "write", "close", "granted", "refused", "done", "failed", "answered", "over", "note",
-                "leader");
+                "leader", "occurred");
         assertTrue(steps.size() > 20);
         for (var step : steps) {
             var values = new ArrayList<JsonNode>();
@@ -798,6 +798,11 @@ class LockTest {
                     }
                 } else if (name.equals("write")) {
                     assertEquals(shown.get("bytes").asText(), StandardCharsets.UTF_8.decode(it.bytes).toString());
+                } else if (name.equals("occurred")) {
+                    var keys = new ArrayList<String>();
+                    shown.get("keys").forEach(key -> keys.add(key.asText()));
+                    assertEquals(List.of(shown.get("what").asText(), shown.get("outcome").asText(), number(shown.get("nanoseconds")),
+                            keys, shown.get("text").asText()), List.of(it.what, it.outcome, it.nanoseconds, it.keys, it.text));
                 } else if (name.equals("failed")) {
                     assertEquals(shown.get("code").asText(), it.code);
                 } else if (name.equals("granted")) {

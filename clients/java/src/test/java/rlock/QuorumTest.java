@@ -11,11 +11,13 @@ import static rlock.Servers.pause;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.Executors;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.function.Consumer;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
@@ -123,6 +125,21 @@ class QuorumTest {
             quorum.close();
             assertTrue(members.areFree("k"));
             refused("Closed", lock::lock);
+        }
+    }
+
+    @Test
+    void aListenerHearsOfOneWaitAndOneHold() {
+        var heard = Collections.synchronizedList(new ArrayList<String>());
+        Consumer<Occurrence> listener = it -> heard.add(it.kind() + " " + it.outcome() + it.keys());
+        try (var members = new Members(); var quorum = members.builder().listener(listener).build()) {
+            quorum.connect();
+            eventually("all are connected", () -> heard.size() == 3); // It needs a majority.
+            quorum.getLock("k").with(TERMS).lock();
+            quorum.getLock("k").unlock();
+            quorum.close();
+            var connected = "connected []";
+            assertEquals(List.of(connected, connected, connected, "wait granted[k]", "hold released[k]"), heard);
         }
     }
 

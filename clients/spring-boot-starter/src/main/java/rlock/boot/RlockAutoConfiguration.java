@@ -1,9 +1,14 @@
 package rlock.boot;
 
+import io.micrometer.core.instrument.Counter;
 import io.micrometer.core.instrument.FunctionCounter;
+import io.micrometer.core.instrument.MeterRegistry;
 import io.micrometer.core.instrument.binder.MeterBinder;
 import java.time.Duration;
+import java.util.List;
 import java.util.Map;
+import java.util.concurrent.CopyOnWriteArrayList;
+import java.util.function.Consumer;
 import net.javacrumbs.shedlock.core.LockProvider;
 import org.springframework.beans.factory.DisposableBean;
 import org.springframework.beans.factory.ObjectProvider;
@@ -22,6 +27,7 @@ import org.springframework.context.annotation.Bean;
 import org.springframework.context.annotation.Configuration;
 import org.springframework.integration.support.locks.LockRegistry;
 import rlock.Client;
+import rlock.Occurrence;
 import rlock.RlockException;
 import rlock.Terms;
 import rlock.shedlock.RlockProvider;
@@ -59,15 +65,28 @@ public class RlockAutoConfiguration {
     @Bean(destroyMethod = "")
     @ConditionalOnMissingBean
     Client rlockClient(RlockProperties properties, ObjectProvider<SslBundles> bundles, Closing closing,
-            @Value("${spring.application.name:}") String applicationName) {
+            ObjectProvider<Consumer<Occurrence>> listeners, @Value("${spring.application.name:}") String applicationName) {
         var builder = properties.builder(applicationName);
         var bundle = properties.ssl().bundle();
         if (bundle != null) {
             builder.tls(bundles.getObject().getBundle(bundle).createSslContext());
         }
+        // Here, as looking for beans in the client's thread could wait for the thread that starts the application.
+        listeners.orderedStream().reduce(RlockAutoConfiguration::both).ifPresent(builder::listener);
         closing.timeout = properties.closeTimeout();
         closing.client = builder.build();
         return closing.client;
+    }
+
+    /** The second listener also hears of it if the first one throws. */
+    private static Consumer<Occurrence> both(Consumer<Occurrence> one, Consumer<Occurrence> other) {
+        return it -> {
+            try {
+                one.accept(it);
+            } finally {
+                other.accept(it);
+            }
+        };
     }
 
     @Configuration(proxyBeanMethods = false)
@@ -94,13 +113,40 @@ public class RlockAutoConfiguration {
     @Configuration(proxyBeanMethods = false)
     @ConditionalOnClass(MeterBinder.class)
     static class OfMicrometer {
-        /** What the client counts. No meter has the name of a lock as a tag: there may be any number of names. */
         @Bean
-        MeterBinder rlockMeters(Client client) {
+        Meters rlockMeters(ObjectProvider<Client> client) {
+            return new Meters(client, new CopyOnWriteArrayList<>());
+        }
+    }
+
+    /**
+     * What the client counts, and what it tells its listener. No meter has the name of a lock as a tag: there may be any number
+     * of names.
+     */
+    record Meters(ObjectProvider<Client> client, List<MeterRegistry> registries) implements MeterBinder, Consumer<Occurrence> {
+        @Override
+        public void bindTo(MeterRegistry registry) {
             var names = Map.of("grants", "grants", "waits", "waits", "losses", "losses", "lateRenewals", "late.renewals",
                     "reconnects", "reconnects");
-            return registry -> names.forEach((counted, name) ->
-                    FunctionCounter.builder("rlock.client." + name, client, it -> count(it, counted)).register(registry));
+            names.forEach((counted, name) -> FunctionCounter
+                    .builder("rlock.client." + name, client.getObject(), it -> count(it, counted)).register(registry));
+            others(registry, "at_risk"); // Zero before the first one, for alerts.
+            registries.add(registry);
+        }
+
+        @Override
+        public void accept(Occurrence it) {
+            for (var registry : registries) {
+                switch (it.kind()) {
+                    case "wait", "hold" -> registry.timer("rlock.client." + it.kind() + ".duration", "rlock.outcome", it.outcome())
+                            .record(it.duration());
+                    default -> others(registry, it.kind()).increment();
+                }
+            }
+        }
+
+        private static Counter others(MeterRegistry registry, String kind) {
+            return registry.counter("rlock.client.occurrences", "rlock.kind", kind);
         }
 
         private static double count(Client client, String counted) {

@@ -17,9 +17,12 @@ import java.security.cert.CertificateFactory;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.List;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
+import java.util.function.Consumer;
 import net.javacrumbs.shedlock.core.LockProvider;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
@@ -31,7 +34,10 @@ import org.springframework.boot.builder.SpringApplicationBuilder;
 import org.springframework.boot.test.context.FilteredClassLoader;
 import org.springframework.boot.test.context.runner.ApplicationContextRunner;
 import org.springframework.context.ConfigurableApplicationContext;
+import org.springframework.context.annotation.Bean;
 import org.springframework.context.annotation.Configuration;
+import org.springframework.core.Ordered;
+import org.springframework.core.annotation.Order;
 import org.springframework.integration.leader.Context;
 import org.springframework.integration.leader.DefaultCandidate;
 import org.springframework.integration.support.leader.LockRegistryLeaderInitiator;
@@ -40,6 +46,7 @@ import org.springframework.scheduling.annotation.EnableScheduling;
 import org.springframework.scheduling.annotation.Scheduled;
 import rlock.Client;
 import rlock.LostException;
+import rlock.Occurrence;
 import rlock.RlockException;
 
 /** The beans of the starter in applications, on real servers. */
@@ -192,11 +199,54 @@ class StarterTest {
             assertThat(count(context, "late.renewals")).isZero();
             assertThat(count(context, "reconnects")).isZero();
             var meters = context.getBean(MeterRegistry.class);
-            var tags = meters.getMeters().stream().map(it -> it.getId()).filter(it -> it.getName().startsWith("rlock"));
-            assertThat(tags).hasSize(5).allMatch(it -> it.getTags().isEmpty());
+            Spring.eventually("all has been recorded", () -> meters.get("rlock.client.hold.duration").timers().size() == 2);
+            var shown = meters.getMeters().stream().map(it -> it.getId()).filter(it -> it.getName().startsWith("rlock"))
+                    .map(it -> it.getName().substring(13) + it.getTags().stream().map(Object::toString).toList());
+            assertThat(shown).containsExactlyInAnyOrder("grants[]", "waits[]", "losses[]", "late.renewals[]", "reconnects[]",
+                    "wait.duration[tag(rlock.outcome=granted)]", "hold.duration[tag(rlock.outcome=released)]",
+                    "hold.duration[tag(rlock.outcome=ended_by_server)]", "occurrences[tag(rlock.kind=connected)]",
+                    "occurrences[tag(rlock.kind=at_risk)]");
+            assertThat(meters.get("rlock.client.wait.duration").timer().count()).isEqualTo(3);
+            assertThat(meters.get("rlock.client.occurrences").tag("rlock.kind", "connected").counter().count()).isEqualTo(1);
+            assertThat(meters.get("rlock.client.occurrences").tag("rlock.kind", "at_risk").counter().count()).isZero();
             var grants = context.getBean(MeterRegistry.class).get("rlock.client.grants").functionCounter();
             context.close();
             assertThat(grants.count()).isNaN();
+        }
+    }
+
+    /** Beans of other types are no listeners. */
+    @Configuration
+    @EnableAutoConfiguration
+    static class Listening {
+        final List<String> heard = new CopyOnWriteArrayList<>();
+
+        @Bean
+        @Order(Ordered.HIGHEST_PRECEDENCE)
+        Consumer<Occurrence> listener() {
+            return it -> {
+                heard.add(it.kind());
+                throw new IllegalStateException("a mistake of the application");
+            };
+        }
+
+        @Bean
+        Consumer<String> other() {
+            return text -> heard.add(text.trim());
+        }
+    }
+
+    @Test
+    void aListenerOfTheApplicationHearsToo() throws Exception {
+        try (var server = new Server(); var context = start(Listening.class, WebApplicationType.NONE, server.url())) {
+            var lock = context.getBean(LockRegistry.class).obtain(7);
+            lock.lock();
+            lock.unlock();
+            var heard = context.getBean(Listening.class).heard;
+            Spring.eventually("the hold", () -> heard.contains("hold"));
+            assertThat(heard).containsExactly("connected", "wait", "hold");
+            var meters = context.getBean(MeterRegistry.class);
+            assertThat(meters.get("rlock.client.wait.duration").timer().count()).isEqualTo(1);
         }
     }
 
