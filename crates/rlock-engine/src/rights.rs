@@ -3,17 +3,25 @@
 /// The number of keys that a message names at most.
 const KEYS_SHOWN: usize = 3;
 
+/// What stands between the server's text and the rule.
+const NEEDS: &str = "; the user's ACL needs ";
+
 /// The server's own `text`, followed by the rule that the user lacks.
 ///
 /// The text names a refused command, but no refused key: `keys` are the keys of
 /// the request.
 pub(crate) fn explained(text: &str, keys: &[&[u8]]) -> String {
     match missing(text, keys) {
-        Some(rule) => format!(
-            "{text}; the user's ACL needs {rule}: see docs/operating.md, section Access rights"
-        ),
+        Some(rule) => {
+            format!("{text}{NEEDS}{rule}: see docs/operating.md, section Access rights")
+        }
         None => text.to_owned(),
     }
+}
+
+/// The server's own text in an error's, without the rule, which may name a key.
+pub(crate) fn unexplained(text: &str) -> &str {
+    text.split_once(NEEDS).map_or(text, |(text, _)| text)
 }
 
 /// The rule that the user lacks; none for a text of an unknown form.

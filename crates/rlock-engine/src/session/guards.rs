@@ -27,15 +27,17 @@ pub(super) struct Guard {
     rest: Vec<Grant>,
     /// Whether its end was reported.
     pub(super) is_over: bool,
+    /// The end of its validity when it was last reported as at risk.
+    risk: Option<Instant>,
 }
 
 impl Guard {
     pub(super) fn new(first: Grant, rest: Vec<Grant>) -> Self {
-        let is_over = false;
         Self {
             first,
             rest,
-            is_over,
+            is_over: false,
+            risk: None,
         }
     }
 
@@ -74,6 +76,14 @@ impl Guard {
     pub(super) fn remaining(&self, now: Instant) -> Duration {
         let left = self.grants().map(|grant| grant.proof.remaining(now));
         left.min().unwrap_or_default()
+    }
+
+    /// Whether one of its grants is at risk, and that was not reported since a
+    /// renewal moved the end of its validity.
+    pub(super) fn is_newly_at_risk(&mut self) -> bool {
+        let ends = self.grants().filter_map(|grant| grant.proof.valid_until());
+        let end = ends.min();
+        std::mem::replace(&mut self.risk, end) != end
     }
 
     /// Until when it must stay taken, for `least` since its last grant.

@@ -940,9 +940,13 @@ impl Session {
                 Action::Ended { proof, why }
             }
             endpoint::Action::AtRisk { proof, left } => {
-                let guards = self.guards_of(&proof).into_iter();
-                let risks = guards.map(|guard| Occurrence::at_risk(guard, &proof.claims, left));
-                self.actions.extend(risks);
+                for number in self.guards_of(&proof) {
+                    let guard = self.guards.get_mut(&number);
+                    if guard.is_some_and(Guard::is_newly_at_risk) {
+                        let risk = Occurrence::at_risk(number, &proof.claims, left);
+                        self.actions.push_back(risk);
+                    }
+                }
                 return None;
             }
             endpoint::Action::Observed {

@@ -10,6 +10,7 @@ use crate::engine::claims::{Claims, Owner};
 use crate::engine::instant::Instant;
 use crate::engine::proof::NODES_MAX;
 use crate::error::{Error, Loss};
+use crate::rights;
 use crate::session::{Action, Call, Outcome};
 
 /// What has happened.
@@ -270,8 +271,8 @@ impl Telemetry {
                 let text = format!("{address}: {}", failure.reason(address));
                 (Kind::NotConnected, Duration::ZERO, text)
             }
-            Note::NotRenewed { reason, .. } => (Kind::NotRenewed, Duration::ZERO, reason.clone()),
-            Note::NotReleased { reason, .. } => (Kind::NotReleased, Duration::ZERO, reason.clone()),
+            Note::NotRenewed { reason, .. } => (Kind::NotRenewed, Duration::ZERO, bare(reason)),
+            Note::NotReleased { reason, .. } => (Kind::NotReleased, Duration::ZERO, bare(reason)),
             _ => return,
         };
         let claims = match note {
@@ -303,6 +304,11 @@ impl Telemetry {
         let since = self.servers.insert(address.to_owned(), self.now);
         since.map_or(Duration::ZERO, |since| self.now - since)
     }
+}
+
+/// A server's error, which names no key then.
+fn bare(reason: &str) -> String {
+    rights::unexplained(reason).to_owned()
 }
 
 fn word(loss: Loss) -> &'static str {

@@ -895,8 +895,10 @@ fn a_listener_hears_of_renewals_and_connections() {
     it.answers("RLOCK.ACQUIRE", ":7\r\n");
     it.occurred();
     it.passes(10_000);
-    it.answers("RLOCK.RENEW k o", "-NOPERM no\r\n");
-    assert_eq!(it.occurred(), ["not_renewed 0ns k not permitted: no"]);
+    // The rule that the user lacks would name the key.
+    it.answers("RLOCK.RENEW k o", "-NOPERM none of the keys\r\n");
+    let refused = "not_renewed 0ns k not permitted: none of the keys";
+    assert_eq!(it.occurred(), [refused]);
     it.passes(5_000);
     let risks = it.occurred();
     assert_eq!(risks.len(), 2, "{risks:?}");
@@ -907,6 +909,13 @@ fn a_listener_hears_of_renewals_and_connections() {
         it.occurred(),
         ["disconnected 15s h:1", "connected 20ms h:1"]
     );
+
+    // Several keys are one guard, which is at risk with the first of them.
+    let mut it = Client::holds_two();
+    it.passes(15_000);
+    let risks = it.occurred();
+    let risks = risks.iter().filter(|it| it.contains("at_risk"));
+    assert_eq!(risks.count(), 1);
 
     // Without a listener, only the risk is reported.
     let mut it = Client::holds(Ask::Exclusive);
