@@ -194,10 +194,10 @@ impl Machine {
     /// [`Error::OutOfRange`] above 30 days.
     pub fn keep(&mut self, now: Instant, guard: Id, least: Duration) -> Result<(), Error> {
         let kept = either!(&mut self.decider, it => it.keep(now, guard, least));
-        if kept.is_err()
+        if let Err(error) = &kept
             && let Some(telemetry) = self.telemetry(now)
         {
-            telemetry.end(guard, RELEASED);
+            telemetry.end(guard, error.code());
         }
         kept
     }

@@ -839,7 +839,7 @@ fn a_listener_hears_how_each_wait_and_each_hold_has_ended() {
     let mut it = Client::holds(Ask::Exclusive);
     it.occurred();
     it.does(|it, now| it.keep(now, TWO, seconds(31 * 24 * 3600)).unwrap_err());
-    assert_eq!(it.occurred(), ["2 hold released 0ns k"]);
+    assert_eq!(it.occurred(), ["2 hold OutOfRange 0ns k"]);
     let mut it = Client::holds(Ask::Exclusive);
     it.occurred();
     it.does(Machine::leave_all);
