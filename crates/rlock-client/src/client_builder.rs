@@ -88,8 +88,9 @@ impl ClientBuilder {
     ///
     /// It runs between the client's own steps, on any thread, and the client waits
     /// for it: it should only count, record, or send to a channel that is not
-    /// full. Its panics are logged, and change nothing else. A later one replaces
-    /// an earlier one.
+    /// full. Several threads may call it at once. So it may hear of a hold before
+    /// the wait for it, and of either after the caller has gone on. Its panics are
+    /// logged, and change nothing else. A later one replaces an earlier one.
     ///
     /// # Examples
     ///

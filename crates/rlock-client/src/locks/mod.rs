@@ -165,8 +165,8 @@ pub(crate) fn never_refused() -> Error {
 }
 
 /// The span of a call for a lock, with the fields that OpenTelemetry has for a
-/// request to a database. A key may be a secret, so it is there from the level
-/// trace on.
+/// request to a database. A key may be a secret, so an event of the level trace has
+/// it: each subscriber leaves it out by its own filter.
 fn span(operation: &'static str, claims: &Claims) -> Span {
     let span = tracing::debug_span!(
         "rlock.acquire",
@@ -177,14 +177,13 @@ fn span(operation: &'static str, claims: &Claims) -> Span {
         rlock.outcome = Empty,
         error.type = Empty,
         otel.status_code = Empty,
-        rlock.key = Empty,
-        rlock.owner = Empty,
     );
-    if tracing::enabled!(tracing::Level::TRACE) {
-        let owner = claims.owner().as_str();
-        span.record("rlock.key", claims.label())
-            .record("rlock.owner", owner);
-    }
+    tracing::trace!(
+        parent: &span,
+        rlock.key = %claims.label(),
+        rlock.owner = %claims.owner(),
+        "asking"
+    );
     span
 }
 

@@ -248,7 +248,8 @@ impl State {
             Later::Over(proof, why) => {
                 if why != Loss::Released {
                     let (key, owner) = (proof.claims.label(), proof.claims.owner());
-                    tracing::warn!(%key, %owner, fence = proof.fence(), loss = %why, "lock lost");
+                    let fence = proof.fence();
+                    tracing::warn!(parent: None, %key, %owner, fence, loss = %why, "lock lost");
                     self.losses.send_replace(why);
                 }
                 proof.wake();
@@ -263,6 +264,8 @@ impl State {
         }
     }
 
+    /// What concerns some lock is in no span: the current one may be of a call for
+    /// another lock, and what is traced must not have a key.
     fn log(&self, note: &Note) {
         let warning = note.warning().unwrap_or_default();
         match note {
@@ -280,14 +283,18 @@ impl State {
             Note::NamedElsewhere => tracing::info!("the Sentinels name another server"),
             Note::NotRenewed { claims, reason } => {
                 let key = claims.label();
-                tracing::warn!(name: "not-renewed", target: RENEWAL, key, reason, "{warning}");
+                tracing::warn!(
+                    name: "not-renewed", target: RENEWAL, parent: None, key, reason, "{warning}"
+                );
             }
             Note::AtRisk { claims, left, .. } => {
                 let (key, left) = (claims.label(), left.as_secs_f64());
-                tracing::warn!(name: "at-risk", target: RENEWAL, key, left, "{warning}");
+                tracing::warn!(
+                    name: "at-risk", target: RENEWAL, parent: None, key, left, "{warning}"
+                );
             }
             Note::NotReleased { claims, .. } => {
-                tracing::warn!(key = claims.label(), "{warning}");
+                tracing::warn!(parent: None, key = claims.label(), "{warning}");
             }
             Note::UnknownMessage(message) => {
                 let message = String::from_utf8_lossy(message);

@@ -9,7 +9,7 @@ use rlock_testkit::asynchronous::{PATIENCE, Server, eventually};
 use rlock_testkit::proxy::{Proxy, Weather};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Level, Metadata, Subscriber};
+use tracing::{Event, Metadata, Subscriber};
 
 /// What a listener heard.
 #[derive(Clone, Default)]
@@ -137,9 +137,12 @@ async fn a_lock_of_a_quorum_is_one_wait_and_one_hold() {
     assert_eq!((hold.outcome, hold.keys().count()), ("released", 1));
 }
 
-/// The fields of each span, as they are recorded.
+/// The fields of each span, as they are recorded, and of each event.
 #[derive(Clone, Default)]
-struct Spans(Arc<Mutex<Vec<String>>>);
+struct Traces {
+    spans: Arc<Mutex<Vec<String>>>,
+    events: Arc<Mutex<Vec<String>>>,
+}
 
 struct Fields<'a>(&'a mut String);
 
@@ -149,13 +152,13 @@ impl Visit for Fields<'_> {
     }
 }
 
-impl Subscriber for Spans {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() <= Level::DEBUG && metadata.is_span()
+impl Subscriber for Traces {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
     }
 
     fn new_span(&self, attributes: &Attributes<'_>) -> Id {
-        let mut spans = self.0.lock().unwrap();
+        let mut spans = self.spans.lock().unwrap();
         let mut text = attributes.metadata().name().to_owned();
         attributes.record(&mut Fields(&mut text));
         spans.push(text);
@@ -163,13 +166,18 @@ impl Subscriber for Spans {
     }
 
     fn record(&self, span: &Id, values: &Record<'_>) {
-        let mut spans = self.0.lock().unwrap();
+        let mut spans = self.spans.lock().unwrap();
         values.record(&mut Fields(&mut spans[span.into_u64() as usize - 1]));
     }
 
     fn record_follows_from(&self, _: &Id, _: &Id) {}
 
-    fn event(&self, _: &Event<'_>) {}
+    fn event(&self, event: &Event<'_>) {
+        let place = if event.is_root() { "" } else { " in a span" };
+        let mut text = format!("{}{place}", event.metadata().level());
+        event.record(&mut Fields(&mut text));
+        self.events.lock().unwrap().push(text);
+    }
 
     fn enter(&self, _: &Id) {}
 
@@ -180,9 +188,8 @@ impl Subscriber for Spans {
 async fn a_span_has_the_outcome_of_a_call_and_no_key() {
     let server = Server::start().await;
     let client = Client::connect(server.url()).await.unwrap();
-    let spans = Spans::default();
-    let seen = spans.clone();
-    let _guard = tracing::subscriber::set_default(spans);
+    let traces = Traces::default();
+    let _guard = tracing::subscriber::set_default(traces.clone());
     let guard = client.mutex("secret").lock().await.unwrap();
     let mutex = client.mutex("secret");
     assert!(mutex.try_lock().await.unwrap().is_none());
@@ -190,7 +197,7 @@ async fn a_span_has_the_outcome_of_a_call_and_no_key() {
     let _: () = admin.run("SET text x").await;
     client.mutex("text").try_lock().await.unwrap_err();
     guard.release().await.unwrap();
-    let spans = seen.0.lock().unwrap();
+    let spans = traces.spans.lock().unwrap();
     let ends = [
         "rlock.outcome=\"granted\"",
         "rlock.outcome=\"refused\"",
@@ -203,4 +210,24 @@ async fn a_span_has_the_outcome_of_a_call_and_no_key() {
         assert!(call.contains("db.system.name=\"redis\""), "{call}");
         assert!(call.ends_with(end) && !call.contains("secret"), "{call}");
     }
+    // A layer for traces leaves them out by their level.
+    let events = traces.events.lock().unwrap();
+    let with_key = events.iter().filter(|it| it.contains("rlock.key=secret"));
+    let with_key: Vec<_> = with_key.collect();
+    assert_eq!(with_key.len(), 2, "{events:?}");
+    assert!(with_key.iter().all(|it| it.starts_with("TRACE in a span")));
+}
+
+#[tokio::test]
+async fn a_warning_with_a_key_is_in_no_span() {
+    let server = Server::start().await;
+    let client = Client::connect(server.url()).await.unwrap();
+    let traces = Traces::default();
+    let _guard = tracing::subscriber::set_default(traces.clone());
+    let guard = client.mutex("secret").lock().await.unwrap();
+    client.mutex("secret").force_release().await.unwrap();
+    tokio::time::timeout(PATIENCE, guard.loss()).await.unwrap();
+    let events = traces.events.lock().unwrap();
+    let warning = events.iter().find(|it| it.contains("lock lost"));
+    assert!(warning.unwrap().starts_with("WARN message"), "{events:?}");
 }

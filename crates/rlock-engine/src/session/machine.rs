@@ -121,7 +121,12 @@ impl Machine {
 
     /// See [`Session::handle`].
     pub fn handle(&mut self, now: Instant, event: Event<'_>) {
-        self.telemetry(now);
+        let ends = matches!(event, Event::Closed);
+        if let Some(telemetry) = self.telemetry(now)
+            && ends
+        {
+            telemetry.end_all();
+        }
         either!(&mut self.decider, it => it.handle(now, event));
     }
 
@@ -149,7 +154,8 @@ impl Machine {
         }
         either!(&mut self.decider, it => it.call(now, number, call));
         // A guard whose permits are released in part goes on.
-        if let Some(guard) = ends
+        if self.telemetry.is_some()
+            && let Some(guard) = ends
             && self.remaining(guard, now).is_zero()
             && let Some(telemetry) = self.telemetry(now)
         {
@@ -188,10 +194,10 @@ impl Machine {
     /// [`Error::OutOfRange`] above 30 days.
     pub fn keep(&mut self, now: Instant, guard: Id, least: Duration) -> Result<(), Error> {
         let kept = either!(&mut self.decider, it => it.keep(now, guard, least));
-        if kept.is_err()
+        if let Err(error) = &kept
             && let Some(telemetry) = self.telemetry(now)
         {
-            telemetry.end(guard, RELEASED);
+            telemetry.end(guard, error.code());
         }
         kept
     }

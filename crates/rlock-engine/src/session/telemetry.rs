@@ -179,7 +179,7 @@ impl Telemetry {
         }
     }
 
-    /// All guards are released with the client.
+    /// The client ends, and all guards with it.
     pub(super) fn end_all(&mut self) {
         for (guard, (since, claims)) in std::mem::take(&mut self.guards) {
             self.held(guard, self.now - since, &claims, "closed");

@@ -839,11 +839,18 @@ fn a_listener_hears_how_each_wait_and_each_hold_has_ended() {
     let mut it = Client::holds(Ask::Exclusive);
     it.occurred();
     it.does(|it, now| it.keep(now, TWO, seconds(31 * 24 * 3600)).unwrap_err());
-    assert_eq!(it.occurred(), ["2 hold released 0ns k"]);
+    assert_eq!(it.occurred(), ["2 hold OutOfRange 0ns k"]);
     let mut it = Client::holds(Ask::Exclusive);
     it.occurred();
     it.does(Machine::leave_all);
     assert_eq!(it.occurred(), ["2 hold closed 0ns k"]);
+    // Its client ends without a release, as when a runtime shuts down.
+    let mut it = Client::holds(Ask::Exclusive);
+    it.occurred();
+    it.handle(Event::Closed);
+    assert_eq!(it.occurred(), ["2 hold closed 0ns k"]);
+    it.drops(2);
+    assert!(it.occurred().is_empty(), "It has ended once.");
     // Nobody waits for the answer to its release.
     let mut it = Client::holds(Ask::Exclusive);
     it.occurred();
@@ -862,6 +869,13 @@ fn a_listener_hears_how_each_wait_and_each_hold_has_ended() {
     it.calls(release(None));
     it.answers_all(":1\r\n");
     assert_eq!(it.occurred(), ["2 hold released 2ms k"]);
+
+    // A guard that is lost is not upgraded, and nobody waits for that.
+    let mut it = Client::holds(Ask::Shared);
+    it.loses(7, "k");
+    it.occurred();
+    it.calls(upgrade());
+    assert!(it.occurred().is_empty());
 
     // Several keys are one wait and one hold.
     let mut it = Client::holds_two();
