@@ -453,8 +453,9 @@ impl Members {
     /// is too short counts unless none is demanded.
     fn why_not(&self, now: Instant, member: usize, lease: Option<Duration>) -> Option<String> {
         if !self.is_connected(member) {
-            let why = self.failure_of(member);
-            return Some(why.map_or("no connection".to_owned(), |why| why.to_string()));
+            let reason = |why: Failure| why.reason(&self.address(member));
+            let why = self.failure_of(member).map(reason);
+            return Some(why.unwrap_or_else(|| "no connection".to_owned()));
         }
         self.record(member, |record| match lease {
             Some(lease) if record.grace.is_some_and(|grace| grace < lease) => {
