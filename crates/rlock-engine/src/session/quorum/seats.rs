@@ -153,10 +153,6 @@ impl Seats {
             Ok(event) => event,
             Err(error) => return Some(Err(error)),
         };
-        let is_held = matches!(event, Event::Refused(_)) && self.queued_at == Some(place);
-        if is_held && self.wait.queueing == Queueing::Try {
-            return Some(Ok(Step::Refuse));
-        }
         let mut steps = Vec::new();
         for event in self.seen(now, members).into_iter().chain([event]) {
             steps.extend(self.plan.handle(event));
