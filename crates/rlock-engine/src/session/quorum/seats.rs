@@ -162,9 +162,9 @@ impl Seats {
 
     /// The members that may grant it later may be fewer than a majority.
     fn retreat(&self) -> End {
-        let lasting = self.refusals.iter().filter(|(_, error)| !passes(error));
+        let mut lasting = self.refusals.iter().filter(|(_, error)| !passes(error));
         let others = self.contacts.len().saturating_sub(lasting.clone().count());
-        match lasting.last() {
+        match lasting.next_back() {
             Some((_, error)) if others < majority(self.contacts.len()) => Err(error.clone()),
             _ => Ok(Step::Retreat),
         }
