@@ -1,8 +1,7 @@
 //! A quorum: what becomes of its calls and guards.
 //!
-//! A script has a step on each line, and behind the colon what is done in it: `13 ACQUIRE 30000` if the
-//! members 1 and 3 are asked, in this order, for `k` by `o` with that lease. Members are numbered from
-//! 1 on, and calls, too.
+//! A script has a step on each line, and behind the colon what is done in it: `13 ACQUIRE 30000` if members 1 and 3
+//! are asked, in this order, for `k` by `o` with that lease. Calls and members are numbered from 1 on.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,7 +11,7 @@ use rlock_engine::engine::Id;
 use rlock_engine::engine::claims::{Claims, Owner};
 use rlock_engine::engine::instant::Instant;
 use rlock_engine::engine::node::Node;
-use rlock_engine::engine::terms::{Ask, Lease, Queueing, Terms, Value};
+use rlock_engine::engine::terms::{Ask, Queueing, Terms, Value};
 use rlock_engine::error::{Failure, Loss};
 use rlock_engine::session::quorum::{Quorum, read};
 use rlock_engine::session::{Action, Call, Lock, Outcome};
@@ -153,33 +152,14 @@ impl Client {
         }
     }
 
-    fn connected(members: usize) -> Self {
-        let mut it = Self::of(members);
-        it.plays("connect : call 1: done");
-        it
-    }
-
-    /// Call 2 holds `k` at three members.
-    fn holds(terms: &str) -> Self {
-        let mut it = Self::connected(3);
-        it.takes(&format!("lock {terms}"));
-        let done = it.done();
-        assert!(done.ends_with("call 2: granted 51"), "{done}");
-        it
-    }
-
     /// Takes the steps of a script.
     #[track_caller]
     fn plays(&mut self, script: &str) {
-        for line in script
-            .lines()
-            .map(str::trim)
-            .filter(|line| !line.is_empty())
-        {
+        let lines = script.lines().map(str::trim);
+        for line in lines.filter(|line| !line.is_empty() && !line.starts_with('#')) {
             let (step, expected) = line.split_once(" : ").unwrap_or((line, ""));
             self.takes(step);
-            let done = self.done();
-            assert_eq!(done, expected, "{step}");
+            assert_eq!(self.done(), expected, "{step}");
         }
     }
 
@@ -191,6 +171,19 @@ impl Client {
         let guard = Id::of_number(number(0).unwrap_or(self.calls));
         let time = |at| Duration::from_millis(number(at).unwrap_or_default());
         match verb {
+            // Another client, which is not connected, is connected, or holds `k` by call 2.
+            "new" => *self = Self::of(words[0].parse().unwrap_or(3)),
+            "connected" => {
+                self.takes(&format!("new {rest}"));
+                self.takes("connect");
+                assert_eq!(self.done(), "call 1: done");
+            }
+            "holds" => {
+                self.takes("connected");
+                self.takes(&format!("lock {rest}"));
+                let done = self.done();
+                assert!(done.ends_with("call 2: granted 51"), "{done}");
+            }
             "connect" => self.calls(Call::Connect),
             "lock" | "try" => self.locks(verb, &words),
             "extend" => self.calls(Call::Extend {
@@ -222,30 +215,20 @@ impl Client {
     }
 
     fn locks(&mut self, verb: &str, words: &[&str]) {
-        let mut lock = lock("k", Terms::new(), Queueing::AtMost(Duration::from_secs(60)));
+        let mut lock = lock("k");
         for word in words {
             let (name, value) = word.split_once('=').unwrap_or((word, ""));
             let time = Duration::from_millis(value.parse().unwrap_or_default());
-            let terms = match name {
-                "key" => {
-                    lock.claims = Claims::new(Owner::new("o").unwrap(), value.as_bytes(), &[]);
-                    continue;
-                }
-                "wait" => {
-                    lock.queueing = Queueing::AtMost(time);
-                    continue;
-                }
-                "ever" => {
-                    lock.queueing = Queueing::Unlimited;
-                    continue;
-                }
-                "lease" => lock.terms.lease(time),
-                "fixed" => lock.terms.lease(Lease::Fixed(time)),
-                "max_hold" => lock.terms.max_hold(time),
-                "bound" => lock.terms.bound(time),
-                _ => continue,
-            };
-            lock.terms = terms.unwrap();
+            match name {
+                "key" => lock.claims = claims(value),
+                "wait" => lock.queueing = Queueing::AtMost(time),
+                "ever" => lock.queueing = Queueing::Unlimited,
+                "lease" => lock.terms.lease = time,
+                "fixed" => (lock.terms.lease, lock.terms.renewed) = (time, false),
+                "max_hold" => lock.terms.max_hold = Some(time),
+                "bound" => lock.terms.bound = Some(time),
+                _ => {}
+            }
         }
         if verb == "try" {
             lock.queueing = Queueing::Try;
@@ -460,14 +443,27 @@ fn outcome_text(outcome: Outcome) -> String {
     }
 }
 
-fn lock(key: &str, terms: Terms, queueing: Queueing) -> Lock {
+fn claims(key: &str) -> Claims {
+    Claims::new(Owner::new("o").unwrap(), key.as_bytes(), &[])
+}
+
+fn lock(key: &str) -> Lock {
     Lock {
-        claims: Claims::new(Owner::new("o").unwrap(), key.as_bytes(), &[]),
+        claims: claims(key),
         ask: Ask::Exclusive,
         value: None,
-        terms,
-        queueing,
+        terms: Terms::new(),
+        queueing: Queueing::AtMost(Duration::from_secs(60)),
     }
+}
+
+/// Plays a script with a client of three members, which is connected.
+#[track_caller]
+fn plays(script: &str) -> Client {
+    let mut it = Client::of(3);
+    it.takes("connected");
+    it.plays(script);
+    it
 }
 
 /// The limit of a call, and why each of the members did not grant it.
@@ -485,8 +481,7 @@ const DENIED: &str = "not permitted: no";
 
 #[test]
 fn a_lock_is_held_once_a_majority_has_the_largest_fence() {
-    let mut it = Client::of(3);
-    it.plays("silent 3\n connect");
+    let mut it = plays("new\n silent 3\n connect");
     assert!(!it.quorum.is_empty());
     it.plays("answers 3 : call 1: done");
     assert!(it.quorum.is_empty());
@@ -509,8 +504,7 @@ fn a_lock_is_held_once_a_majority_has_the_largest_fence() {
     assert_eq!(it.ended, [Loss::Released]);
     assert!(it.quorum.is_empty());
     it.plays(&format!(
-        "release 2 : call 4: {RELEASED}
-        extend 2 9000 : call 5: {RELEASED}"
+        "release 2 : call 4: {RELEASED}\n extend 2 9000 : call 5: {RELEASED}"
     ));
     assert_eq!(it.held(), (Duration::ZERO, vec![]));
 }
@@ -519,8 +513,8 @@ fn a_lock_is_held_once_a_majority_has_the_largest_fence() {
 #[test]
 fn the_order_of_the_members_depends_on_their_names_and_the_key() {
     for order in ["k12345", "l25413", "m34152", "n34521", "o14523", "p12453"] {
-        let mut it = Client::connected(5);
         let (key, order) = order.split_at(1);
+        let mut it = plays("connected 5");
         it.takes(&format!("lock key={key}"));
         let done = it.done();
         assert!(done.starts_with(&format!("{order} ACQUIRE")), "{done}");
@@ -529,99 +523,79 @@ fn the_order_of_the_members_depends_on_their_names_and_the_key() {
 
 #[test]
 fn a_call_waits_at_the_first_member_that_refuses_and_holds_those_before_it() {
-    Client::connected(3).plays(
+    plays(
         "taken 12
         lock : 123 ACQUIRE 30000; 1 ACQUIRE 30000 WAIT 60000; 23 RELEASE
         passes 10000
-        frees 1 : 23 ACQUIRE 30000; 3 RENEW 30000 FENCE 51; call 2: granted 51; 2 ACQUIRE 30000",
-    );
-    // The gate and one more are enough.
-    Client::connected(3).plays(
-        "taken 2
-        lock : 123 ACQUIRE 30000; 3 RENEW 30000 FENCE 51; call 2: granted 51; 2 ACQUIRE 30000",
-    );
-    // It waits behind the gate, which it keeps, whatever its terms.
-    let mut it = Client::connected(3);
-    it.plays(
-        "taken 23
+        frees 1 : 23 ACQUIRE 30000; 3 RENEW 30000 FENCE 51; call 2: granted 51; 2 ACQUIRE 30000
+        # Nothing is decided before the first ones have answered.
+        connected 5
+        taken 3
+        silent 1
+        lock : 12345 ACQUIRE 30000
+        answers 1 : 245 RENEW 30000 FENCE 51; call 2: granted 51; 3 ACQUIRE 30000
+        # It keeps the gate, whatever its terms.
+        connected
+        taken 23
         lock fixed=3000 max_hold=3000 : 123 ACQUIRE 3000; 2 ACQUIRE 3000 WAIT 60000
         passes 2999
         frees 2 : 2 RENEW 3000; 2 RENEW 3000 FENCE 51; 3 ACQUIRE 3000; 1 RENEW 3000 FENCE 51; call 2: granted 51",
-    );
-    assert_eq!(it.held().1.len(), 2);
-    // Nothing is decided before the first ones have answered.
-    Client::connected(5).plays(
-        "taken 3
-        silent 1
-        lock : 12345 ACQUIRE 30000
-        answers 1 : 245 RENEW 30000 FENCE 51; call 2: granted 51; 3 ACQUIRE 30000",
     );
 }
 
 #[test]
 fn a_call_that_does_not_wait_is_refused_by_the_gate_only() {
-    let mut it = Client::connected(3);
-    it.plays("taken 1\n try : 123 ACQUIRE 30000; call 2: refused; 23 RELEASE");
+    let it = plays("taken 1\n try : 123 ACQUIRE 30000; call 2: refused; 23 RELEASE");
     assert!(it.quorum.is_empty());
     // Who has the gate gets the others, as soon as those who were refused have left.
     for (ms, wait) in [(30_000, 2500), (1_000, 500)] {
-        let asks = format!("try lease={ms} : 123 ACQUIRE {ms}; 2 ACQUIRE {ms} WAIT {wait}");
-        for then in [
-            "timeout 2 : call 2: refused; 1 RELEASE FENCE 51".to_owned(),
-            format!("frees 2 : 2 RENEW {ms} FENCE 51; 3 ACQUIRE {ms}; call 2: granted 51"),
-        ] {
-            Client::connected(3).plays(&format!("taken 23\n {asks}\n {then}"));
-        }
+        plays(&format!(
+            "taken 23
+            try lease={ms} : 123 ACQUIRE {ms}; 2 ACQUIRE {ms} WAIT {wait}
+            timeout 2 : call 2: refused; 1 RELEASE FENCE 51
+            try lease={ms} : 123 ACQUIRE {ms}; 2 ACQUIRE {ms} WAIT {wait}
+            frees 2 : 2 RENEW {ms} FENCE 52; 3 ACQUIRE {ms}; call 3: granted 52"
+        ));
     }
 }
 
 #[test]
 fn a_wait_ends_with_one_more_look_at_all_members() {
     let waits = "lock wait=1000 : 123 ACQUIRE 30000; 1 ACQUIRE 30000 WAIT 1000; 23 RELEASE";
-    Client::connected(3).plays(&format!(
+    plays(&format!(
         "taken 1
         {waits}
+        timeout 1 : call 2: refused
+        lock wait=1000 : 123 ACQUIRE 30000; 1 ACQUIRE 30000 WAIT 1000; 23 RELEASE
         passes 999
-        passes 1 : 1 RELEASE; 231 ACQUIRE 30000; call 2: refused; 3 RELEASE FENCE 32; 2 RELEASE FENCE 42"
+        passes 1 : 1 RELEASE; 231 ACQUIRE 30000; call 3: refused; 3 RELEASE FENCE 33; 2 RELEASE FENCE 43"
     ));
     // It got the gate meanwhile, but not the others.
-    let mut it = Client::connected(3);
-    it.plays(&format!("taken 123\n {waits}"));
+    let mut it = plays(&format!("taken 123\n {waits}"));
     it.members[0].is_taken = false;
     it.plays(
         "passes 1000 : 1 RELEASE; 231 ACQUIRE 30000; 2 ACQUIRE 30000 WAIT 2500
         passes 2499
         passes 1 : call 2: refused; 2 RELEASE; 1 RELEASE FENCE 51",
     );
-    // The gate hangs.
-    Client::connected(3).plays(&format!(
-        "taken 1
-        {waits}
-        silent 1
-        passes 2249 : 1 RELEASE; 23 ACQUIRE 30000
-        passes 1 : 3 RENEW 30000 FENCE 42; call 2: granted 42"
-    ));
     // Nobody answers any more.
     let slow = too_few(
         "2.3s",
         "h1:1: it is too slow; h2:1: it is too slow; h3:1: it is too slow",
     );
-    Client::connected(3).plays(&format!(
+    let why = "no usable answer from the server within 1s: too few members of the quorum answered in time";
+    plays(&format!(
         "taken 1
         {waits}
         passes 999
         silent 123
         passes 1250 : 1 RELEASE; 23 ACQUIRE 30000
-        passes 1 : 2 RELEASE; call 2: {slow}; 3 RELEASE"
-    ));
-    let slow = "no usable answer from the server within 1s: too few members of the quorum answered in time";
-    Client::connected(3).plays(&format!(
-        "silent 123
+        passes 1 : 2 RELEASE; call 2: {slow}; 3 RELEASE
+        connected
+        silent 123
         lock wait=1000 : 123 ACQUIRE 30000
-        passes 1000 : call 2: {slow}; 321 RELEASE"
+        passes 1000 : call 2: {why}; 321 RELEASE"
     ));
-    // A server ends it.
-    Client::connected(3).plays(&format!("taken 1\n {waits}\n timeout 1 : call 2: refused"));
 }
 
 #[test]
@@ -634,8 +608,7 @@ fn a_call_fails_with_an_error_that_does_not_pass_if_too_few_others_are_left() {
         ("-QUEUEFULL x", "the server's queue is full: x"),
         ("-OOM x", &oom),
     ] {
-        let mut it = Client::connected(3);
-        it.takes(&format!("says 23 RLOCK.ACQUIRE {reply}"));
+        let mut it = plays(&format!("says 23 RLOCK.ACQUIRE {reply}"));
         it.takes("lock wait=1000");
         it.takes(if error == oom {
             "passes 1000"
@@ -645,18 +618,17 @@ fn a_call_fails_with_an_error_that_does_not_pass_if_too_few_others_are_left() {
         let done = it.done();
         assert!(done.contains(&format!("; call 2: {error}")), "{done}");
     }
-    // One more may come back.
     let why = too_few("10ms", "h2:1: refused; h3:1: the server refused: ERR no");
-    Client::connected(3).plays(&format!(
-        "says 3 RLOCK.ACQUIRE -ERR no
+    plays(&format!(
+        "# One more may come back.
+        says 3 RLOCK.ACQUIRE -ERR no
         down 2
         lock wait=10 : 13 ACQUIRE 30000; 1 RELEASE FENCE 51
         passes 9 : 13 ACQUIRE 30000; 1 RELEASE FENCE 52
-        passes 1 : call 2: {why}"
-    ));
-    // In this attempt, none is asked again that has refused, or that is still gone.
-    Client::connected(5).plays(
-        "taken 1
+        passes 1 : call 2: {why}
+        # In this attempt, none is asked again that has refused, or that is still gone.
+        connected 5
+        taken 1
         silent 1
         down 45
         says 3 RLOCK.ACQUIRE -ERR no
@@ -664,8 +636,8 @@ fn a_call_fails_with_an_error_that_does_not_pass_if_too_few_others_are_left() {
         answers 1 : 1 ACQUIRE 30000 WAIT 60000; 2 RELEASE FENCE 41
         up 4
         passes 1000
-        frees 1 : 24 ACQUIRE 30000; 42 RENEW 30000 FENCE 51; call 2: granted 51; 3 ACQUIRE 30000",
-    );
+        frees 1 : 24 ACQUIRE 30000; 42 RENEW 30000 FENCE 51; call 2: granted 51; 3 ACQUIRE 30000"
+    ));
 }
 
 #[test]
@@ -675,7 +647,7 @@ fn what_changed_during_a_wait_is_seen_at_its_end() {
         "frees 1 : 23 ACQUIRE 30000; 23 RENEW 30000 FENCE 51; call 2: granted 51",
         "timeout 1 : call 2: refused",
     ] {
-        Client::connected(3).plays(&format!(
+        plays(&format!(
             "taken 1
             down 3
             lock : 12 ACQUIRE 30000; 1 ACQUIRE 30000 WAIT 60000; 2 RELEASE
@@ -684,9 +656,9 @@ fn what_changed_during_a_wait_is_seen_at_its_end() {
             {then}"
         ));
     }
-    // The gate was lost.
-    Client::connected(3).plays(
-        "taken 23
+    plays(
+        "# The gate was lost.
+        taken 23
         lock : 123 ACQUIRE 30000; 2 ACQUIRE 30000 WAIT 60000
         loses 1
         frees 2 : 3 ACQUIRE 30000; 3 ACQUIRE 30000 WAIT 60000
@@ -698,20 +670,14 @@ fn what_changed_during_a_wait_is_seen_at_its_end() {
 fn a_slow_member_is_left_alone_for_longer_each_time() {
     // Member 1 answers, but too late.
     let asks = |it: &mut Client, ms: u64, asked: &str| {
-        for step in [
-            "silent 1",
-            "lock",
-            &format!("passes {ms}"),
-            "answers 1",
-            "drop",
-        ] {
-            it.takes(step);
-        }
+        let passes = format!("passes {ms}");
+        ["silent 1", "lock", &passes, "answers 1", "drop"]
+            .iter()
+            .for_each(|step| it.takes(step));
         let done = it.done();
         assert!(done.starts_with(&format!("{asked} ACQUIRE")), "{done}");
     };
-    let mut it = Client::connected(3);
-    it.plays(
+    let mut it = plays(
         "silent 1
         lock : 123 ACQUIRE 30000
         passes 1249
@@ -723,20 +689,17 @@ fn a_slow_member_is_left_alone_for_longer_each_time() {
         it.takes(&format!("passes {}", pause - 1));
         asks(&mut it, 0, "23");
         // This says nothing of its speed.
-        for step in [
-            "passes 1",
-            "says 1 RLOCK.ACQUIRE -OOM x",
-            "lock",
-            "drop",
-            "says 1",
-        ] {
-            it.takes(step);
-        }
+        let error = "says 1 RLOCK.ACQUIRE -OOM x";
+        ["passes 1", error, "lock", "drop", "says 1"]
+            .iter()
+            .for_each(|step| it.takes(step));
         it.done();
         asks(&mut it, 1_250, "123");
     }
     // It has answered meanwhile.
-    ["passes 5000", "lock", "drop"].map(|step| it.takes(step));
+    ["passes 5000", "lock", "drop"]
+        .iter()
+        .for_each(|step| it.takes(step));
     it.done();
     asks(&mut it, 1_250, "123");
     it.plays("passes 1249");
@@ -746,106 +709,84 @@ fn a_slow_member_is_left_alone_for_longer_each_time() {
     asks(&mut it, 0, "12");
     // How long an answer may take depends on the lease.
     for (ms, limit) in [(3_000, 300), (30, 5)] {
-        Client::connected(3).plays(&format!(
+        let before = limit - 1;
+        plays(&format!(
             "silent 1
             lock lease={ms} : 123 ACQUIRE {ms}
-            passes {}
-            passes 1 : 1 RELEASE; 23 RENEW {ms} FENCE 41; call 2: granted 41",
-            limit - 1
+            passes {before}
+            passes 1 : 1 RELEASE; 23 RENEW {ms} FENCE 41; call 2: granted 41"
         ));
     }
-    // Two calls that have waited at the same time are one occasion.
-    let mut it = Client::connected(3);
-    for step in [
-        "silent 1",
-        "lock",
-        "passes 1",
-        "lock key=n",
-        "passes 1250",
-        "answers 1",
-    ] {
-        it.takes(step);
-    }
-    it.takes("passes 1248");
-    it.done();
-    it.takes("lock key=l");
-    assert!(it.done().starts_with("23 ACQUIRE l"));
-    it.takes("passes 1");
-    it.takes("lock key=m");
-    assert!(it.done().starts_with("312 ACQUIRE m"));
+    plays(
+        "# Two calls that have waited at the same time are one occasion.
+        silent 1
+        lock : 123 ACQUIRE 30000
+        passes 1
+        lock key=p : 123 ACQUIRE p o 30000
+        passes 1250 : 1 RELEASE; 3 RENEW 30000 FENCE 41; call 2: granted 41; 1 RELEASE p o; 3 RENEW p o 30000 FENCE 41; call 3: granted 41
+        answers 1
+        drop 2 : 32 RELEASE FENCE 41
+        drop 3 : 32 RELEASE p o FENCE 41
+        passes 1248
+        lock : 23 ACQUIRE 30000; call 4: granted 42
+        drop : 32 RELEASE FENCE 42
+        passes 1
+        lock : 123 ACQUIRE 30000; 23 RENEW 30000 FENCE 52; call 5: granted 52",
+    );
 }
 
 /// The answers may be here, and not read.
 #[test]
 fn a_client_that_stalls_waits_as_much_longer() {
-    let mut it = Client::connected(3);
-    it.plays(
+    plays(
         "silent 123
         try : 123 ACQUIRE 30000
         stalls 2250
         passes 990
         stalls 30 : 123 RELEASE",
     );
-    it.takes("passes 6729");
-    let done = it.done();
-    assert!(!done.contains("call"), "{done}");
-    let gone = too_few(
-        "10s",
-        "h1:1: no connection; h2:1: no connection; h3:1: no connection",
-    );
-    it.plays(&format!("passes 1 : call 2: {gone}"));
 }
 
 /// It has a heartbeat each second.
 #[test]
 fn a_member_that_hangs_is_not_waited_for() {
     for (ms, limit) in [(30_000, 2_250), (3_000, 1_300)] {
-        Client::connected(3).plays(&format!(
+        let before = limit - 1;
+        plays(&format!(
             "taken 1
             lock ever lease={ms} : 123 ACQUIRE {ms}; 1 ACQUIRE {ms} WAIT 0; 23 RELEASE
             passes 60000
             silent 1
-            passes {}
-            passes 1 : 1 RELEASE; 23 ACQUIRE {ms}; 3 RENEW {ms} FENCE 42; call 2: granted 42",
-            limit - 1
+            passes {before}
+            passes 1 : 1 RELEASE; 23 ACQUIRE {ms}; 3 RENEW {ms} FENCE 42; call 2: granted 42"
         ));
     }
     // Nor for longer than a lease if others are held.
     for (ms, limit) in [(30_000, 30_000), (500, 1_000)] {
-        Client::connected(3).plays(&format!(
+        let before = limit - 1;
+        plays(&format!(
             "taken 23
             lock ever lease={ms} : 123 ACQUIRE {ms}; 2 ACQUIRE {ms} WAIT 0
-            passes {}
+            passes {before}
             passes 1 : 2 RELEASE; 1 RELEASE FENCE 51
-            passes 10 : 123 ACQUIRE {ms}; 2 ACQUIRE {ms} WAIT 0",
-            limit - 1
+            passes 10 : 123 ACQUIRE {ms}; 2 ACQUIRE {ms} WAIT 0"
         ));
     }
 }
 
 #[test]
 fn a_member_that_is_gone_for_a_moment_is_not_waited_for() {
-    Client::connected(3).plays(
+    let gone = too_few("1s", "h2:1: refused; h3:1: refused");
+    let it = plays(&format!(
         "silent 1
         lock : 123 ACQUIRE 30000
         passes 100
         down 1
         passes 49
-        passes 1 : 3 RENEW 30000 FENCE 41; call 2: granted 41",
-    );
-    // It is back in time.
-    Client::connected(3).plays(
-        "silent 1
-        lock : 123 ACQUIRE 30000
-        cut 1
-        answers 1
-        passes 40 : 1 ACQUIRE 30000; 23 RENEW 30000 FENCE 51; call 2: granted 51",
-    );
-    // Too few can be reached.
-    let gone = too_few("1s", "h2:1: refused; h3:1: refused");
-    let mut it = Client::connected(3);
-    it.plays(&format!(
-        "down 2
+        passes 1 : 3 RENEW 30000 FENCE 41; call 2: granted 41
+        # Too few can be reached.
+        connected
+        down 2
         lock : 13 ACQUIRE 30000; 3 RENEW 30000 FENCE 51; call 2: granted 51
         drop : 31 RELEASE FENCE 51
         down 3
@@ -858,18 +799,16 @@ fn a_member_that_is_gone_for_a_moment_is_not_waited_for() {
 
 #[test]
 fn a_member_whose_clock_is_far_behind_or_ahead_is_left_out() {
-    Client::connected(3).plays(
+    plays(
         "says 3 RLOCK.RENEW -ERR too far ahead
-        lock : 123 ACQUIRE 30000; 23 RENEW 30000 FENCE 51; call 2: granted 51; 3 RELEASE FENCE 31",
-    );
-    Client::connected(3).plays(
-        "says 23 RLOCK.RENEW -ERR too far ahead
+        lock : 123 ACQUIRE 30000; 23 RENEW 30000 FENCE 51; call 2: granted 51; 3 RELEASE FENCE 31
+        connected
+        says 23 RLOCK.RENEW -ERR too far ahead
         lock : 123 ACQUIRE 30000; 23 RENEW 30000 FENCE 51; 3 RENEW 30000 FENCE 41; 1 RELEASE FENCE 51; \
-            3 RELEASE FENCE 31; 2 RELEASE FENCE 41",
-    );
-    // Others that the gate has refused because of that will leave.
-    Client::connected(5).plays(
-        "taken 45
+            3 RELEASE FENCE 31; 2 RELEASE FENCE 41
+        # Others that the gate has refused will leave.
+        connected 5
+        taken 45
         says 23 RLOCK.RENEW -ERR too far ahead
         try : 12345 ACQUIRE 30000; 32 RENEW 30000 FENCE 51; 1 RELEASE FENCE 51; 4 ACQUIRE 30000 WAIT 2500",
     );
@@ -878,66 +817,59 @@ fn a_member_whose_clock_is_far_behind_or_ahead_is_left_out() {
 #[test]
 fn a_quorum_is_connected_once_a_majority_is_and_the_others_had_time() {
     let fewer = "cannot connect to the server: fewer than a majority of the members answer: h1:1";
-    Client::of(3).plays(
-        "silent 3
+    plays(&format!(
+        "new
+        silent 3
         connect
         passes 1249
         passes 1 : call 1: done
-        connect
-        passes 1249
-        passes 1 : call 2: done
         answers 3
-        connect : call 3: done",
-    );
-    Client::of(3).plays(&format!(
-        "silent 23
+        connect : call 2: done
+        new
+        silent 23
         connect
         passes 4999
-        passes 1 : 23 close; call 1: {fewer}: connected; h2:1: no answer within 5s; h3:1: no answer within 5s"
+        passes 1 : 23 close; call 1: {fewer}: connected; h2:1: no answer within 5s; h3:1: no answer within 5s
+        new
+        down 12
+        connect : call 1: {fewer}: refused; h2:1: refused; h3:1: connected
+        # What does not pass is a failure, majority or not.
+        new
+        says 2 HELLO -WRONGPASS no
+        connect : 2 close; call 1: cannot connect to the server: h2:1: WRONGPASS no"
     ));
-    Client::of(3).plays("down 3\n connect : call 1: done");
-    Client::of(3).plays(&format!(
-        "down 12
-        connect : call 1: {fewer}: refused; h2:1: refused; h3:1: connected"
-    ));
-    // What does not pass is a failure, majority or not.
-    Client::of(3).plays(
-        "says 2 HELLO -WRONGPASS no
-        connect : 2 close; call 1: cannot connect to the server: h2:1: WRONGPASS no",
-    );
 }
 
 #[test]
 fn a_call_that_comes_before_the_connections_waits_for_them() {
-    Client::of(3).plays(
-        "silent 3
+    let gone = too_few("1s", "h2:1: no connection; h3:1: no connection");
+    let it = plays(&format!(
+        "new
+        silent 3
         lock
         lock
         abandon 2
-        passes 1250 : 12 ACQUIRE 30000; 2 RENEW 30000 FENCE 51; call 1: granted 51",
-    );
-    // A failure that may pass is for its wait to see.
-    let gone = too_few("1s", "h2:1: no connection; h3:1: no connection");
-    Client::of(3).plays(&format!(
-        "silent 23
+        passes 1250 : 12 ACQUIRE 30000; 2 RENEW 30000 FENCE 51; call 1: granted 51
+        # A failure that may pass is for its wait to see.
+        new
+        silent 23
         lock wait=7000
         lock wait=1000
         passes 1000 : call 2: {gone}
         passes 5500 : 23 close
         answers 3
-        passes 499 : 13 ACQUIRE 30000; 3 RENEW 30000 FENCE 51; call 1: granted 51"
+        passes 499 : 13 ACQUIRE 30000; 3 RENEW 30000 FENCE 51; call 1: granted 51
+        new
+        says 2 HELLO -WRONGPASS no
+        lock : 2 close; call 1: cannot connect to the server: h2:1: WRONGPASS no"
     ));
-    let mut it = Client::of(3);
-    it.plays(
-        "says 2 HELLO -WRONGPASS no
-        lock : 2 close; call 1: cannot connect to the server: h2:1: WRONGPASS no",
-    );
     assert!(it.quorum.is_empty());
 }
 
 #[test]
 fn a_server_that_protects_nothing_is_no_member() {
-    let bare = "the server does not have the rlock module; start it with `redis-server --loadmodule /path/to/librlock.so`";
+    let bare = "the server does not have the rlock module; start it with `redis-server --loadmodule \
+        /path/to/librlock.so`";
     for (tells, why) in [
         ("id:q id:b", "it is the same server as h1:1"),
         (
@@ -946,15 +878,16 @@ fn a_server_that_protects_nothing_is_no_member() {
         ),
         ("grace_left grace", bare),
     ] {
-        Client::of(3).plays(&format!(
-            "tells 3 {tells}
+        plays(&format!(
+            "new
+            tells 3 {tells}
             connect : 3 close; call 1: h3:1 cannot be a member of the quorum: {why}"
         ));
     }
     // Its master may be one, even if it answers later.
-    let mut it = Client::of(3);
-    it.plays(
-        "silent 1
+    let mut it = plays(
+        "new
+        silent 1
         tells 2 replid:c replid:b
         tells 2 role:master role:slave
         connect : 2 close
@@ -974,12 +907,30 @@ fn a_lease_is_no_longer_than_members_grant_nothing_after_a_crash() {
     let below = "h2:1 cannot be a member of the quorum: its `rlock.startup-grace-ms` is 29999, below the \
         lease of 30000 ms, so after a crash it may grant what is still held: raise it, set `appendonly \
         yes` and `appendfsync always`, or allow any grace";
-    Client::of(3).plays(&format!(
-        "sets 2 rlock.startup-grace-ms 29999
+    let gone = too_few("1s", "h2:1: refused; h3:1: its grace is below 30s");
+    plays(&format!(
+        "new
+        sets 2 rlock.startup-grace-ms 29999
         connect : call 1: done
         lock : call 2: {below}
         lock lease=29999 : 123 ACQUIRE 29999; 23 RENEW 29999 FENCE 51; call 3: granted 51
-        extend 3 30000 : call 4: {below}"
+        extend 3 30000 : call 4: {below}
+        # A member that came later is only left out.
+        connected
+        sets 3 rlock.startup-grace-ms 29999
+        cut 3
+        passes 100
+        lock : 12 ACQUIRE 30000; 2 RENEW 30000 FENCE 51; call 2: granted 51
+        drop : 21 RELEASE FENCE 51
+        lock lease=29999 : 123 ACQUIRE 29999; call 3: granted 52; 3 RENEW 29999 FENCE 52
+        extend 3 30000 : 12 RENEW 30000; call 4: done
+        passes 2000
+        lock : 12 RENEW 30000 FENCE 52; call 5: granted 52
+        drop
+        drop 3 : 321 RELEASE FENCE 52
+        down 2
+        lock wait=1000
+        passes 1000 : call 6: {gone}"
     ));
     Client::with(3, true).plays(
         "sets 2 rlock.startup-grace-ms 29999
@@ -1002,54 +953,34 @@ fn a_lease_is_no_longer_than_members_grant_nothing_after_a_crash() {
         it.takes("lock");
         assert_eq!(it.done().contains("granted"), is_durable, "{values:?}");
     }
-    // A member that came later is only left out.
-    let gone = too_few("1s", "h2:1: refused; h3:1: its grace is below 30s");
-    Client::connected(3).plays(&format!(
-        "sets 3 rlock.startup-grace-ms 29999
-        cut 3
-        passes 100
-        lock : 12 ACQUIRE 30000; 2 RENEW 30000 FENCE 51; call 2: granted 51
-        drop : 21 RELEASE FENCE 51
-        lock lease=29999 : 123 ACQUIRE 29999; call 3: granted 52; 3 RENEW 29999 FENCE 52
-        extend 3 30000 : 12 RENEW 30000; call 4: done
-        passes 2000
-        lock : 12 RENEW 30000 FENCE 52; call 5: granted 52
-        drop
-        drop 3 : 321 RELEASE FENCE 52
-        down 2
-        lock wait=1000
-        passes 1000 : call 6: {gone}"
-    ));
 }
 
 #[test]
 fn a_member_that_grants_nothing_after_its_start_is_not_asked() {
-    Client::of(3).plays(
-        "tells 3 left_ms:0 left_ms:5000
+    let why = "it grants nothing for 4s after its start";
+    let why = too_few("1s", &format!("h2:1: {why}; h3:1: {why}"));
+    plays(&format!(
+        "new
+        tells 23 left_ms:0 left_ms:5000
+        connect : call 1: done
+        lock wait=1000
+        passes 1000 : call 2: {why}
+        new
+        tells 3 left_ms:0 left_ms:5000
         connect : call 1: done
         passes 4999
         lock : 12 ACQUIRE 30000; 2 RENEW 30000 FENCE 51; call 2: granted 51
         drop : 21 RELEASE FENCE 51
         passes 1
-        lock : 123 ACQUIRE 30000; call 3: granted 52; 3 RENEW 30000 FENCE 52",
-    );
-    let why = "it grants nothing for 4s after its start";
-    let why = too_few("1s", &format!("h2:1: {why}; h3:1: {why}"));
-    Client::of(3).plays(&format!(
-        "tells 23 left_ms:0 left_ms:5000
-        connect : call 1: done
-        lock wait=1000
-        passes 1000 : call 2: {why}
-        lock
-        passes 5000 : 123 ACQUIRE 30000; 23 RENEW 30000 FENCE 51; call 3: granted 51"
+        lock : 123 ACQUIRE 30000; call 3: granted 52; 3 RENEW 30000 FENCE 52"
     ));
 }
 
 #[test]
 fn a_lock_is_lost_with_its_majority() {
-    let mut it = Client::holds("");
-    it.plays(
-        "loses 3 : 3 ACQUIRE 30000
+    let mut it = plays(
+        "holds
+        loses 3 : 3 ACQUIRE 30000
         taken 23
         loses 2 : 2 ACQUIRE 30000
         loses 3 : over 2: the server ended it; 1 RELEASE FENCE 51",
@@ -1059,38 +990,36 @@ fn a_lock_is_lost_with_its_majority() {
     assert!(!it.quorum.is_empty() && it.quorum.is_known(TWO));
     it.plays(&format!("release 2 : call 3: {ENDED}"));
     assert!(it.quorum.is_empty());
-    // Nobody answers for a lease.
-    Client::holds("lease=3000").plays(
-        "passes 60000
+    plays(
+        "# Nobody answers for a lease.
+        holds lease=3000
+        passes 60000
         silent 123
-        passes 3000 : at risk for 1.5s, 1.5s left; 123 close; over 2: its lease ended",
+        passes 3000 : at risk for 1.5s, 1.5s left; 123 close; over 2: its lease ended
+        # A lease that is not renewed, or not for longer, is not at risk.
+        holds fixed=3000
+        passes 2960
+        passes 40 : over 2: its lease ended; 123 RELEASE FENCE 51
+        holds lease=2000 max_hold=3000
+        passes 2960
+        passes 40 : over 2: its lease ended; 123 RELEASE FENCE 51",
     );
-    // A lease that is not renewed, or not for longer, is not at risk.
-    for terms in ["fixed=3000", "lease=2000 max_hold=3000"] {
-        Client::holds(terms).plays(
-            "passes 2960
-            passes 40 : over 2: its lease ended; 123 RELEASE FENCE 51",
-        );
-    }
     // Its end is seen when it is looked at, even without a tick.
-    let mut it = Client::holds("");
+    let mut it = plays("holds");
     it.now = it.now + Duration::from_secs(30);
     it.does(|it, now| it.look(now, TWO));
     assert_eq!(it.done(), "over 2: its lease ended; 321 RELEASE FENCE 51");
     // That of a bound one comes with its connections.
-    let mut it = Client::holds("bound=1000");
+    let mut it = plays("holds bound=1000");
     assert!(it.quorum.is_bound(TWO));
-    it.plays(
-        "down 23
-        passes 1000 : over 2: its lease ended; 1 RELEASE FENCE 51",
-    );
+    it.plays("down 23\n passes 1000 : over 2: its lease ended; 1 RELEASE FENCE 51");
 }
 
 #[test]
 fn what_is_lost_of_a_lock_is_taken_again() {
-    let mut it = Client::holds("lease=12000 max_hold=60000");
-    it.plays(
-        "passes 20000
+    let mut it = plays(
+        "holds lease=12000 max_hold=60000
+        passes 20000
         taken 3
         loses 3 : 3 ACQUIRE 12000
         passes 5000 : 33333 ACQUIRE 12000
@@ -1101,31 +1030,29 @@ fn what_is_lost_of_a_lock_is_taken_again() {
     // Not for longer than the whole.
     it.plays("passes 33900");
     assert!(it.held().1.iter().all(|(_, ms)| *ms <= 100));
-    // How often depends on the lease.
-    for (ms, tries) in [(3_000, "3333"), (30_000, "3")] {
-        Client::holds(&format!("lease={ms}")).plays(&format!(
-            "taken 3
-            loses 3 : 3 ACQUIRE {ms}
-            passes 1000 : {tries} ACQUIRE {ms}"
-        ));
-    }
-    // Nor if it is not renewed.
-    Client::holds("fixed=30000").plays("loses 3\n passes 10000");
+    plays(
+        "# How often depends on the lease.
+        holds lease=3000
+        taken 3
+        loses 3 : 3 ACQUIRE 3000
+        passes 1000 : 3333 ACQUIRE 3000
+        # Never if it is not renewed.
+        holds fixed=30000
+        loses 3
+        passes 10000",
+    );
 }
 
 #[test]
 fn a_lock_at_risk_says_so_once_until_it_is_renewed() {
-    for (terms, ms) in [("", 30_000), ("lease=3000 max_hold=3600000", 3_000)] {
-        let (quarter, half) = (ms / 4, Duration::from_millis(ms / 2));
-        Client::holds(terms).plays(&format!(
-            "down 2
-            passes {quarter}
-            down 3
-            passes {ms} : at risk for {half:?}, {half:?} left; over 2: its lease ended; 1 RELEASE FENCE 51"
-        ));
-    }
-    Client::holds("").plays(
-        "silent 23
+    plays(
+        "holds lease=3000 max_hold=20000
+        down 2
+        passes 500
+        down 3
+        passes 3000 : at risk for 1.5s, 1.5s left; over 2: its lease ended; 1 RELEASE FENCE 51
+        holds
+        silent 23
         passes 20000 : 23 close; at risk for 15s, 15s left; 23 close
         answers 2
         passes 2000 : 3 close
@@ -1136,9 +1063,17 @@ fn a_lock_at_risk_says_so_once_until_it_is_renewed() {
 
 #[test]
 fn an_owner_enters_its_lock_again() {
-    let mut it = Client::holds("");
-    it.plays(
-        "passes 2000
+    let it = plays(
+        "# Before its end.
+        holds
+        passes 2000
+        silent 12
+        lock : 123 RENEW 30000 FENCE 51
+        loses 12 : over 2: the server ended it; 3 RELEASE FENCE 51
+        answers 12 : 213 ACQUIRE 30000; call 3: granted 52
+        # A majority is enough.
+        holds
+        passes 2000
         try : 123 RENEW 30000 FENCE 51; call 3: granted 51
         release 2 : call 4: done
         passes 2000
@@ -1153,19 +1088,11 @@ fn an_owner_enters_its_lock_again() {
         drop 5 : 321 RELEASE FENCE 51",
     );
     assert!(it.quorum.is_empty());
-    // It was lost meanwhile.
-    Client::holds("").plays(
-        "passes 2000
-        silent 12
-        lock : 123 RENEW 30000 FENCE 51
-        loses 12 : over 2: the server ended it; 3 RELEASE FENCE 51
-        answers 12 : 213 ACQUIRE 30000; call 3: granted 52",
-    );
 }
 
 #[test]
 fn calls_of_one_owner_take_turns() {
-    Client::connected(3).plays(
+    let it = plays(
         "taken 1
         lock ever : 123 ACQUIRE 30000; 1 ACQUIRE 30000 WAIT 0; 23 RELEASE
         try : call 3: refused
@@ -1175,29 +1102,27 @@ fn calls_of_one_owner_take_turns() {
         abandon 5
         passes 999
         passes 1 : call 4: refused
-        frees 1 : 23 ACQUIRE 30000; 23 RENEW 30000 FENCE 51; call 2: granted 51; call 6: granted 51",
-    );
-    // The first is abandoned.
-    let mut it = Client::connected(3);
-    it.plays(
-        "taken 1
+        frees 1 : 23 ACQUIRE 30000; 23 RENEW 30000 FENCE 51; call 2: granted 51; call 6: granted 51
+        # The first is abandoned.
+        connected
+        taken 1
         lock : 123 ACQUIRE 30000; 1 ACQUIRE 30000 WAIT 60000; 23 RELEASE
         lock
         abandon 2 : 1 RELEASE; 231 ACQUIRE 30000; 1 ACQUIRE 30000 WAIT 60000; 2 RELEASE FENCE 42; \
             3 RELEASE FENCE 32
         frees 1 : 23 ACQUIRE 30000; 23 RENEW 30000 FENCE 51; call 3: granted 51
         drop 3 : 321 RELEASE FENCE 51
+        # Until the next heartbeat would be due.
         passes 1000",
     );
-    // No heartbeat is due any more.
     assert!(it.quorum.is_empty());
 }
 
 #[test]
 fn a_release_waits_for_a_majority_and_a_little_for_the_others() {
-    let mut it = Client::holds("");
-    it.plays(
-        "silent 1
+    let mut it = plays(
+        "holds
+        silent 1
         release 2 : 321 RELEASE FENCE 51
         passes 1249",
     );
@@ -1206,14 +1131,8 @@ fn a_release_waits_for_a_majority_and_a_little_for_the_others() {
     assert!(!it.quorum.is_empty() && !it.quorum.is_clean());
     it.plays("answers 1");
     assert!(it.quorum.is_empty() && it.quorum.is_clean());
-    Client::holds("").plays(
-        "silent 1
-        release 2 : 321 RELEASE FENCE 51
-        answers 1 : call 3: done",
-    );
     // One that cannot be reached is left to the background.
-    let mut it = Client::holds("");
-    it.plays("down 3\n release 2 : 21 RELEASE FENCE 51; call 3: done");
+    let mut it = plays("holds\n down 3\n release 2 : 21 RELEASE FENCE 51; call 3: done");
     assert!(!it.quorum.is_clean());
     it.plays("up 3\n passes 1000 : 3 RELEASE FENCE 51");
 }
@@ -1225,15 +1144,14 @@ fn a_release_fails_if_too_few_have_confirmed_it() {
     for (steps, end) in [
         ("lost 23", ENDED),
         ("lost 3", "done"),
-        ("lost 1; down 23", &gone),
-        ("lost 1; says 23 RLOCK.RELEASE -NOPERM no", DENIED),
-        ("lost 1; down 2; says 3 RLOCK.RELEASE -NOPERM no", DENIED),
-        ("lost 12; down 3", ENDED),
+        ("lost 1\n down 23", &gone),
+        ("lost 1\n says 23 RLOCK.RELEASE -NOPERM no", DENIED),
+        ("lost 1\n down 2\n says 3 RLOCK.RELEASE -NOPERM no", DENIED),
+        ("lost 12\n down 3", ENDED),
         ("down 23", &gone),
         ("says 123 RLOCK.RELEASE -NOPERM no", DENIED),
     ] {
-        let mut it = Client::holds("");
-        steps.split("; ").for_each(|step| it.takes(step));
+        let mut it = plays(&format!("holds\n {steps}"));
         it.takes("release 2");
         let done = it.done();
         assert!(
@@ -1243,8 +1161,9 @@ fn a_release_fails_if_too_few_have_confirmed_it() {
     }
     // Their connections end meanwhile.
     let gone = too_few("50ms", "h2:1: refused; h3:1: refused");
-    Client::holds("").plays(&format!(
-        "silent 23
+    plays(&format!(
+        "holds
+        silent 23
         release 2 : 321 RELEASE FENCE 51
         down 23
         passes 49
@@ -1254,32 +1173,27 @@ fn a_release_fails_if_too_few_have_confirmed_it() {
 
 #[test]
 fn a_lock_is_extended_at_a_majority() {
-    let mut it = Client::holds("");
-    it.plays("silent 3\n extend 2 60000 : 123 RENEW 60000; call 3: done");
+    let mut it = plays("holds\n silent 3\n extend 2 60000 : 123 RENEW 60000; call 3: done");
     assert!(it.held().0 > Duration::from_secs(59));
-    it.plays("extend 2 0 : call 4: lease is 0ns, it must be from 3 ms to 30 days");
-    for (refusing, end) in [("3", "done"), ("23", DENIED)] {
-        Client::holds("").plays(&format!(
-            "says {refusing} RLOCK.RENEW -NOPERM no
-            extend 2 60000 : 123 RENEW 60000; call 3: {end}"
-        ));
-    }
     let slow = "no usable answer from the server within 10s: h2:1: no answer within 5s";
-    Client::holds("").plays(&format!(
-        "silent 23
+    it.plays(&format!(
+        "extend 2 0 : call 4: lease is 0ns, it must be from 3 ms to 30 days
+        holds
+        says 23 RLOCK.RENEW -NOPERM no
+        extend 2 60000 : 123 RENEW 60000; call 3: {DENIED}
+        holds
+        silent 23
         extend 2 60000 : 123 RENEW 60000
         passes 9999 : 23 close
-        passes 1 : call 3: {slow}"
-    ));
-    // It is released meanwhile, or lost.
-    Client::holds("").plays(&format!(
-        "silent 123
+        passes 1 : call 3: {slow}
+        # It is released meanwhile, or lost.
+        holds
+        silent 123
         extend 2 60000 : 123 RENEW 60000
         drop 2
-        answers 123 : 1 RELEASE FENCE 51; call 3: {RELEASED}; 23 RELEASE FENCE 51"
-    ));
-    Client::holds("").plays(&format!(
-        "silent 123
+        answers 123 : 1 RELEASE FENCE 51; call 3: {RELEASED}; 23 RELEASE FENCE 51
+        holds
+        silent 123
         extend 2 60000 : 123 RENEW 60000
         loses 21 : over 2: the server ended it
         answers 123 : call 3: {ENDED}; 3 RELEASE FENCE 51"
@@ -1288,64 +1202,46 @@ fn a_lock_is_extended_at_a_majority() {
 
 #[test]
 fn a_released_lock_can_stay_taken_for_a_while_at_all_members() {
-    Client::holds("").plays(
-        "passes 5000
-        release 2 20000 : 123 RENEW 15001; call 3: done",
-    );
-    let mut it = Client::holds("");
-    it.plays("passes 5000");
+    let mut it = plays(&format!(
+        "holds
+        passes 5000
+        release 2 20000 : 123 RENEW 15001; call 3: done
+        holds
+        passes 5000
+        release 2 2592000001 : 123 RENEW 24699; call 3: least is 2592000.001s, it must be at most 30 days
+        release 2 : call 4: {RELEASED}
+        holds
+        passes 5000"
+    ));
     for (guard, seconds) in [(TWO, 20), (TWO, 10), (THREE, 25)] {
         let least = Duration::from_secs(seconds);
         it.does(|it, now| it.keep(now, guard, least)).unwrap();
     }
     it.does(|it, now| it.untaken(now, TWO));
     assert_eq!(it.done(), "123 RENEW 15001");
-    Client::holds("").plays(&format!(
-        "passes 5000
-        release 2 2592000001 : 123 RENEW 24699; call 3: least is 2592000.001s, it must be at most 30 days
-        release 2 : call 4: {RELEASED}"
-    ));
-}
-
-#[test]
-fn a_call_that_nobody_waits_for_leaves_nothing_at_any_member() {
-    let mut it = Client::connected(3);
-    it.plays(
-        "silent 1
-        lock : 123 ACQUIRE 30000
-        abandon 2 : 3 RELEASE FENCE 31; 2 RELEASE FENCE 41; 1 RELEASE
-        answers 1
-        passes 1000",
-    );
-    assert!(it.quorum.is_empty());
 }
 
 #[test]
 fn a_flush_waits_for_all_members_that_can_be_reached() {
-    let mut it = Client::holds("");
-    it.plays(
-        "flush : call 3: done
-        silent 3
-        drop 2 : 321 RELEASE FENCE 51",
-    );
+    let mut it = plays("holds\n silent 3\n drop 2 : 321 RELEASE FENCE 51");
     assert!(!it.quorum.is_clean() && !it.quorum.is_empty());
     it.plays(&format!(
         "flush
         passes 1000
-        answers 3 : call 4: done
-        lock : 123 ACQUIRE 30000; call 5: granted 52
+        answers 3 : call 3: done
+        lock : 123 ACQUIRE 30000; call 4: granted 52
         down 3
         says 2 RLOCK.RELEASE -NOPERM no
-        drop 5 : 21 RELEASE FENCE 52
-        flush : call 6: k was not released: {DENIED}"
+        drop 4 : 21 RELEASE FENCE 52
+        flush : call 5: k was not released: {DENIED}"
     ));
 }
 
 #[test]
 fn nothing_begins_after_the_end_of_a_quorum() {
-    let mut it = Client::holds("");
-    it.plays(&format!(
-        "lock : call 3: granted 51
+    let mut it = plays(&format!(
+        "holds
+        lock : call 3: granted 51
         silent 123
         passes 2000
         lock : 123 RENEW 30000 FENCE 51
@@ -1357,9 +1253,9 @@ fn nothing_begins_after_the_end_of_a_quorum() {
         passes 1000"
     ));
     assert!(it.quorum.is_empty());
-    let mut it = Client::holds("");
     it.plays(&format!(
-        "silent 123
+        "holds
+        silent 123
         passes 2000
         lock key=l : 213 ACQUIRE l o 30000
         lock key=l
@@ -1377,18 +1273,18 @@ fn nothing_begins_after_the_end_of_a_quorum() {
 
 #[test]
 fn a_quorum_is_for_exclusive_locks_of_one_key() {
-    let mut it = Client::connected(3);
+    let mut it = plays("");
     let locks = [
         |it: &mut Lock| it.ask = Ask::Shared,
         |it: &mut Lock| it.value = Some(Value::new(b"v").unwrap()),
         |it: &mut Lock| it.terms = it.terms.replicas(1).unwrap(),
         |it: &mut Lock| {
-            let (owner, key) = (Owner::new("o").unwrap(), b"l"[..].into());
-            it.claims = Claims::new(owner, b"k", &[key]);
+            let rest = b"l"[..].into();
+            it.claims = Claims::new(it.claims.owner().clone(), b"k", &[rest]);
         },
     ];
     let locks = locks.map(|change| {
-        let mut lock = lock("k", Terms::new(), Queueing::Try);
+        let mut lock = lock("k");
         change(&mut lock);
         Call::Lock(lock)
     });
