@@ -1009,7 +1009,7 @@ fn a_lock_is_lost_with_its_majority() {
     it.now = it.now + Duration::from_secs(30);
     it.does(|it, now| it.look(now, TWO));
     assert_eq!(it.done(), "over 2: its lease ended; 321 RELEASE FENCE 51");
-    // That of a bound one comes with its connections.
+    // A bound lock ends with its connections.
     let mut it = plays("holds bound=1000");
     assert!(it.quorum.is_bound(TWO));
     it.plays("down 23\n passes 1000 : over 2: its lease ended; 1 RELEASE FENCE 51");

@@ -38,8 +38,8 @@ pub(super) struct Members {
     any_grace: bool,
     pub(super) limits: Limits,
     questions: BTreeMap<Id, Question>,
-    /// Which sessions may have something to do, in that order: the gate comes last
-    /// where it is left last.
+    /// The members whose sessions may have actions, in the order of their inputs: so the
+    /// gate is left last.
     told: VecDeque<usize>,
     /// For whom each part is held.
     parts: Table<Id, By>,
@@ -122,7 +122,7 @@ impl Members {
         self.tell(place)
     }
 
-    /// The session of a member, which is told something.
+    /// The session of a member, to give it something to do.
     fn tell(&mut self, member: usize) -> Option<&mut Session> {
         let session = self.sessions.get_mut(member)?;
         if self.told.back() != Some(&member) {
