@@ -676,9 +676,27 @@ mod tests {
     fn errors_of_the_settings_are_not_transient() {
         let of = |kind: io::ErrorKind| Error::Connect(Failure::from(&io::Error::from(kind)));
         assert!(of(io::ErrorKind::ConnectionRefused).is_transient());
-        assert!(of(io::ErrorKind::TimedOut).is_transient());
+        let slow = Failure::from(&io::Error::from(io::ErrorKind::TimedOut));
+        assert!(matches!(slow, Failure::TimedOut(_)) && slow.is_transient());
         assert!(!of(io::ErrorKind::InvalidData).is_transient());
         assert!(!of(io::ErrorKind::PermissionDenied).is_transient());
+    }
+
+    #[test]
+    fn what_the_server_refuses_has_a_name_and_may_pass() {
+        for (line, code, passes) in [
+            ("QUEUEFULL x", "QueueFull", true),
+            ("OOM x", "OutOfMemory", true),
+            ("DEADLOCK owners: 'a' 'b'", "Deadlock", false),
+            ("NOPERM x", "Denied", false),
+            ("WRONGTYPE x", "NotALock", false),
+            ("ERR x", "Refused", false),
+        ] {
+            let Fault::Refused(error) = fault(line) else {
+                panic!("{line}");
+            };
+            assert_eq!((error.code(), error.is_transient()), (code, passes));
+        }
     }
 
     #[test]
@@ -697,7 +715,14 @@ mod tests {
 
     #[test]
     fn escaped_owners_are_as_they_were_given() {
-        for name in ["ümlaut", "it's", "back\\slash", "\"", "x\u{e9}:\u{1F512}"] {
+        for name in [
+            "ümlaut",
+            "it's",
+            "back\\slash",
+            "\"",
+            "\t\r\n",
+            "x\u{e9}:\u{1F512}",
+        ] {
             let escaped = name.as_bytes().escape_ascii();
             let text = format!("waiting for key 'k' would close a cycle of owners: '{escaped}'");
             assert_eq!(owners_in(&text), [name]);

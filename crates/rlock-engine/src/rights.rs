@@ -102,6 +102,10 @@ mod tests {
             assert_eq!(rule(text, &["invoice:7"]), expected);
         }
         assert_eq!(rule(KEY, &["k"]), "a pattern for the key 'k', such as ~k");
+        assert_eq!(
+            rule(KEY, &[":k"]),
+            "a pattern for the key ':k', such as ~:k"
+        );
         assert_eq!(rule(KEY, &["a b"]), "a pattern for the key 'a b'");
         assert_eq!(rule(KEY, &["a*:b"]), "a pattern for the key 'a*:b'");
         assert_eq!(rule(KEY, &[]), "a pattern for the key, such as ~lock:*");

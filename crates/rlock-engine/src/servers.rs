@@ -985,6 +985,7 @@ mod tests {
         for (url, words) in [
             ("secret", "without a scheme"),
             ("secret:secret@a", "without a scheme"),
+            ("://ann:secret@a", "without a scheme"),
             ("http://ann:secret@a", "unknown scheme http://"),
             ("redis+clusters://ann:secret@a", "redis+clusters://"),
             ("redis://ann:secret@", "empty where host 1 should be"),
@@ -1065,6 +1066,7 @@ mod tests {
             assert_eq!(read(displayed).login(), &anybody);
             let of_it = servers.clone().with_login(login("ann", "secret", 9));
             let (debug, again) = (format!("{of_it:?}"), of_it.with_login(anybody));
+            assert!(debug.contains("Some(Password(…))"), "{debug}");
             assert!(!debug.contains("secret"), "{debug}");
             assert_eq!(again.to_string(), displayed);
             assert_eq!(read(displayed).addresses(), servers.addresses());
@@ -1087,6 +1089,8 @@ mod tests {
         };
         let (a, path) = (tcp("a", 7), PathBuf::from("/a"));
         let socket = Address::Unix { path };
+        let mut unnamed = login("ann", "", 0);
+        unnamed.password = None;
         for (servers, words) in [
             (sentinels(&[], "locks"), "sentinels is empty"),
             (sentinels(from_ref(&a), ""), "master is empty"),
@@ -1096,6 +1100,10 @@ mod tests {
                 "Unix socket",
             ),
             (cluster(from_ref(&a), login("a", "b", 1)), "database 1"),
+            (
+                cluster(from_ref(&a), unnamed),
+                "login is of a user without a password",
+            ),
         ] {
             let error = servers.check().unwrap_err().to_string();
             assert!(error.contains(words), "{error}");

@@ -506,6 +506,8 @@ mod tests {
     fn holders_and_waiters_of_a_shared_lock_are_read_in_full() {
         let info = info(&shared()).unwrap();
         assert_eq!((info.mode, info.fence), (Mode::Shared, Some(7)));
+        let modes = [Mode::Free, Mode::Exclusive, Mode::Shared].map(|mode| mode.to_string());
+        assert_eq!(modes, ["free", "exclusive", "shared"]);
         let holder = &info.holders[0];
         assert_eq!((holder.permits, holder.is_bound), (3, true));
         assert_eq!(holder.lease_left, Duration::from_millis(1500));
@@ -516,6 +518,21 @@ mod tests {
         assert_eq!((waiter.client_id, waiter.kept_left), (Some(9), None));
         let kept_left = Some(Duration::from_millis(8));
         assert_eq!((kept.client_id, kept.kept_left), (None, kept_left));
+    }
+
+    #[test]
+    fn each_answer_is_read_by_itself() {
+        let asked = [Ok(Frame::Integer(7)), Err(Error::Closed), Ok(Frame::Nil)];
+        let asked = asked.map(|answer| ("h:1".to_owned(), answer));
+        let answers = Answer::all(asked.into(), |frame| match frame {
+            Frame::Integer(number) => Ok(*number),
+            other => Err(Error::Protocol(format!("{other:?}"))),
+        });
+        assert!(answers.iter().all(|it| it.address == "h:1"));
+        let [one, failed, unread] = answers.try_into().unwrap();
+        assert!(matches!(one.answer, Ok(7)));
+        assert!(matches!(failed.answer, Err(Error::Closed)));
+        assert!(matches!(unread.answer, Err(Error::Protocol(_))));
     }
 
     #[test]

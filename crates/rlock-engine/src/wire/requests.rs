@@ -629,6 +629,22 @@ mod tests {
     }
 
     #[test]
+    fn questions_and_the_end_of_holds_need_no_owner() {
+        let long = "k".repeat(100);
+        let asked = [
+            force(long.as_bytes()),
+            force_queue(b"k"),
+            force_under(b"k", 7).unwrap(),
+            list(9).unwrap(),
+            counters(),
+        ];
+        let expected = format!(
+            "RLOCK.FORCE {long}; RLOCK.FORCE k QUEUE; RLOCK.FORCE k FENCE 7; RLOCK.LIST COUNT 9; INFO rlock"
+        );
+        assert_eq!(elsewhere(&asked), expected);
+    }
+
+    #[test]
     fn numbers_of_questions_have_limits() {
         assert!(list(0).is_err() && list(1).is_ok());
         assert!(list(1000).is_ok() && list(1001).is_err());

@@ -607,7 +607,7 @@ mod tests {
 
     #[test]
     fn invalid_resp_is_refused_with_everything_after_it() {
-        let malformed: [&[u8]; 34] = [
+        let malformed: [&[u8]; 35] = [
             b"\r\n",
             b"\n",
             b"+OK\n",
@@ -615,6 +615,7 @@ mod tests {
             b"?\r\n",
             b":\r\n",
             b":1a\r\n",
+            b":1:\r\n",
             b": 1\r\n",
             b":9223372036854775808\r\n",
             b",\r\n",
@@ -689,6 +690,18 @@ mod tests {
         assert!(decoder.buffer.capacity() <= BUFFER_KEPT);
     }
 
+    /// The connection never has a moment with nothing left.
+    #[test]
+    fn what_was_decoded_is_forgotten_though_more_has_begun() {
+        let mut decoder = Decoder::default();
+        decoder.feed(b":");
+        for _ in 0..10_000 {
+            decoder.feed(b"1\r\n:");
+            assert_eq!(decoder.next(), Ok(Some(Frame::Integer(1))));
+        }
+        assert!(decoder.buffer.len() < 100);
+    }
+
     #[test]
     fn a_frame_has_at_most_128_mib() {
         let half = [
@@ -697,15 +710,19 @@ mod tests {
             b"\r\n",
         ]
         .concat();
-        let mut decoder = Decoder::default();
-        for bytes in [b"*3\r\n", &*half, &*half] {
-            decoder.feed(bytes);
-            assert_eq!(decoder.next(), Ok(None));
+        // With its length, the last string has 34 bytes or 35.
+        let too_large = Err(Malformed("a reply is too large"));
+        for (last, expected) in [(b"$27\r\n", Ok(None)), (b"$28\r\n", too_large)] {
+            let mut decoder = Decoder::default();
+            for bytes in [b"*3\r\n", &*half, &*half] {
+                decoder.feed(bytes);
+                assert_eq!(decoder.next(), Ok(None));
+            }
+            decoder.feed(last);
+            assert_eq!(decoder.next(), expected);
         }
-        decoder.feed(b"$99\r\n");
-        assert_eq!(decoder.next(), Err(Malformed("a reply is too large")));
         // The limit is for each frame.
-        decoder = Decoder::default();
+        let mut decoder = Decoder::default();
         for _ in 0..3 {
             decoder.feed(&half);
             assert!(matches!(decoder.next(), Ok(Some(Frame::Bulk(_)))));

@@ -240,7 +240,7 @@ mod tests {
         let reply = Frame::Array(vec![
             range(0, 99, bulk("10.0.0.1")),
             range(100, 200, bulk("")),
-            range(201, 16_383, Frame::Nil),
+            range(201, 20_000, Frame::Nil),
             range(70_000, 80_000, bulk("no slots")),
             range(0, 99, Frame::Bulk(vec![0xff])),
         ]);

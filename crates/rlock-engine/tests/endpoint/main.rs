@@ -14,6 +14,7 @@ mod outages;
 mod permits;
 mod played;
 mod questions;
+mod quorum;
 mod replies;
 mod sentinels;
 mod separate;

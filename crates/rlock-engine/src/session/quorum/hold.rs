@@ -101,15 +101,16 @@ impl Hold {
     }
 
     /// Reports once that no majority has renewed it for half of its lease: for how
-    /// long, and what is left. The last lease before `max_hold` is not renewed.
+    /// long, and what is left. The last lease before `max_hold` is not renewed: it
+    /// ends a little before that, as clocks differ, and parts count it from the
+    /// request that raised their fence.
     pub(super) fn risk(&mut self, now: Instant) -> Option<(Duration, Duration)> {
         let Terms { lease, margin, .. } = self.terms;
         let (left, most) = (self.remaining(now), lease.saturating_sub(margin));
         let is_late = left <= most.saturating_sub(lease / 2);
-        let is_last = self
-            .terms
-            .max_hold
-            .is_some_and(|max_hold| self.proof.granted + max_hold <= now + left + margin);
+        let latest = now + left + margin + lease / 8;
+        let max_hold = self.terms.max_hold;
+        let is_last = max_hold.is_some_and(|max_hold| self.proof.granted + max_hold <= latest);
         let is_news = is_late && !self.is_risk_reported;
         self.is_risk_reported = is_late;
         let is_reported = is_news && !is_last && self.terms.renewed && !left.is_zero();

@@ -38,6 +38,9 @@ pub(super) struct Members {
     any_grace: bool,
     pub(super) limits: Limits,
     questions: BTreeMap<Id, Question>,
+    /// The members whose sessions may have actions, in the order of their inputs: so the
+    /// gate is left last.
+    told: VecDeque<usize>,
     /// For whom each part is held.
     parts: Table<Id, By>,
     last: u64,
@@ -95,6 +98,7 @@ impl Members {
             any_grace,
             limits,
             questions: BTreeMap::new(),
+            told: VecDeque::new(),
             parts: Table::default(),
             last: 0,
             timers: Timers::default(),
@@ -115,11 +119,21 @@ impl Members {
         let number = connection.number();
         *connection = ConnectionId::of_number(number / PLACES);
         let place = usize::try_from(number % PLACES).ok()?;
-        self.sessions.get_mut(place)
+        self.tell(place)
     }
 
-    pub(super) fn each(&mut self, mut tell: impl FnMut(&mut Session)) {
-        self.sessions.iter_mut().for_each(&mut tell);
+    /// The session of a member, to give it something to do.
+    fn tell(&mut self, member: usize) -> Option<&mut Session> {
+        let session = self.sessions.get_mut(member)?;
+        if self.told.back() != Some(&member) {
+            self.told.push_back(member);
+        }
+        Some(session)
+    }
+
+    pub(super) fn each(&mut self, tell: impl FnMut(&mut Session)) {
+        self.sessions.iter_mut().for_each(tell);
+        self.told.extend(0..self.sessions.len());
     }
 
     pub(super) fn next_deadline(&self) -> Option<Instant> {
@@ -129,9 +143,10 @@ impl Members {
 
     /// Passes the time to those that have something to do.
     pub(super) fn tick(&mut self, now: Instant) {
-        for session in &mut self.sessions {
+        for (member, session) in self.sessions.iter_mut().enumerate() {
             if session.next_deadline().is_some_and(|due| due <= now) {
                 session.handle(now, Event::Tick);
+                self.told.push_back(member);
             }
         }
     }
@@ -143,7 +158,7 @@ impl Members {
         now: Instant,
         actions: &mut VecDeque<Action>,
     ) -> Option<Happened> {
-        for place in 0..self.sessions.len() {
+        while let Some(place) = self.told.front().copied() {
             while let Some(mut action) = self.sessions.get_mut(place)?.poll_action() {
                 match action {
                     Action::Connect {
@@ -178,6 +193,7 @@ impl Members {
                 }
                 actions.push_back(action);
             }
+            self.told.pop_front();
         }
         None
     }
@@ -195,7 +211,7 @@ impl Members {
             Outcome::Granted { guard, proofs } => {
                 let Some(question) = &question else {
                     // Nobody asks any more.
-                    self.sessions.get_mut(place)?.untaken(now, guard);
+                    self.tell(place)?.untaken(now, guard);
                     return None;
                 };
                 self.parts.insert(guard, question.by);
@@ -229,7 +245,7 @@ impl Members {
         self.timers.set(Timer::Question(id), question.due());
         self.questions.insert(id, question);
         self.changed(now, member);
-        if let Some(session) = self.sessions.get_mut(member) {
+        if let Some(session) = self.tell(member) {
             session.call(now, id, call);
         }
         id
@@ -248,7 +264,7 @@ impl Members {
     pub(super) fn forget(&mut self, now: Instant, id: Id) -> Option<By> {
         let question = self.questions.remove(&id)?;
         self.timers.set(Timer::Question(id), None);
-        self.sessions.get_mut(question.member)?.abandon(now, id);
+        self.tell(question.member)?.abandon(now, id);
         Some(question.by)
     }
 
@@ -262,14 +278,14 @@ impl Members {
     /// Ends a part, and waits for nothing.
     pub(super) fn leave(&mut self, now: Instant, member: usize, part: &Part) {
         self.parts.remove(&part.guard);
-        if let Some(session) = self.sessions.get_mut(member) {
+        if let Some(session) = self.tell(member) {
             session.leave(now, part.guard);
         }
     }
 
     /// Has the end of a part leave it taken until then.
     pub(super) fn keep_until(&mut self, now: Instant, member: usize, part: &Part, until: Instant) {
-        if let Some(session) = self.sessions.get_mut(member) {
+        if let Some(session) = self.tell(member) {
             session.keep_until(now, part.guard, until);
         }
     }
@@ -455,8 +471,9 @@ impl Members {
     /// is too short counts unless none is demanded.
     fn why_not(&self, now: Instant, member: usize, lease: Option<Duration>) -> Option<String> {
         if !self.is_connected(member) {
-            let why = self.failure_of(member);
-            return Some(why.map_or("no connection".to_owned(), |why| why.to_string()));
+            let reason = |why: Failure| why.reason(&self.address(member));
+            let why = self.failure_of(member).map(reason);
+            return Some(why.unwrap_or_else(|| "no connection".to_owned()));
         }
         self.record(member, |record| match lease {
             Some(lease) if record.grace.is_some_and(|grace| grace < lease) => {

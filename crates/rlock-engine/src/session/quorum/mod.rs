@@ -792,7 +792,6 @@ impl Quorum {
                 self.calls.insert(call, Progress::Lock(locking));
                 return self.attempt(now, call);
             }
-            _ if self.members.is_closed() => Some(Outcome::Failed(Error::Closed)),
             _ => None,
         };
         if let Some(outcome) = outcome {

@@ -53,7 +53,7 @@ pub(super) struct Seats {
     plan: Plan,
     /// Where it has waited last.
     pub(super) queued_at: Option<usize>,
-    /// Members that refuse for a reason that does not pass by itself, and why.
+    /// Why members refuse; it may pass by itself.
     pub(super) refusals: Vec<(usize, Error)>,
 }
 
@@ -153,10 +153,6 @@ impl Seats {
             Ok(event) => event,
             Err(error) => return Some(Err(error)),
         };
-        let is_held = matches!(event, Event::Refused(_)) && self.queued_at == Some(place);
-        if is_held && self.wait.queueing == Queueing::Try {
-            return Some(Ok(Step::Refuse));
-        }
         let mut steps = Vec::new();
         for event in self.seen(now, members).into_iter().chain([event]) {
             steps.extend(self.plan.handle(event));
@@ -164,15 +160,14 @@ impl Seats {
         self.go_on(now, members, steps)
     }
 
-    /// The members that do not refuse may be fewer than a majority.
-    fn retreat(&mut self) -> End {
-        let others = self.contacts.len().saturating_sub(self.refusals.len());
-        if others < majority(self.contacts.len())
-            && let Some((_, error)) = self.refusals.pop()
-        {
-            return Err(error);
+    /// The members that may grant it later may be fewer than a majority.
+    fn retreat(&self) -> End {
+        let mut lasting = self.refusals.iter().filter(|(_, error)| !passes(error));
+        let others = self.contacts.len().saturating_sub(lasting.clone().count());
+        match lasting.next_back() {
+            Some((_, error)) if others < majority(self.contacts.len()) => Err(error.clone()),
+            _ => Ok(Step::Retreat),
         }
-        Ok(Step::Retreat)
     }
 
     fn at(&mut self, place: usize, change: impl FnOnce(&mut Contact)) {
@@ -209,6 +204,7 @@ impl Seats {
         let contact = self.contacts.get(place);
         let member = contact.map(|it| it.member);
         let is_raised = contact.is_some_and(|it| it.part.is_some());
+        self.refusals.retain(|(known, _)| Some(*known) != member);
         let error = match answer {
             Answer::Granted(part) => {
                 let fence = part.proof.fence();
@@ -227,8 +223,6 @@ impl Seats {
             | Error::HeldOtherwise { .. }
             | Error::Closed => return Err(error),
             Error::Lost(_) => {}
-            // It has no room for one more; another one may.
-            error if error.is_transient() && !matches!(error, Error::QueueFull(_)) => {}
             error => self.refusals.extend(member.map(|member| (member, error))),
         }
         Ok(Event::Gone(place))
@@ -238,8 +232,8 @@ impl Seats {
     fn seen(&self, now: Instant, members: &Members) -> Vec<Event> {
         let usable = members.usable(now, Some(self.terms.lease));
         let is_reached = |member| {
-            let has_refused = self.refusals.iter().any(|(known, _)| *known == member);
-            usable.get(member) == Some(&true) && !has_refused
+            let is_refusal = |(known, error): &(usize, Error)| *known == member && !passes(error);
+            usable.get(member) == Some(&true) && !self.refusals.iter().any(is_refusal)
         };
         let seats = self.plan.seats().iter().zip(&self.contacts).enumerate();
         let changed = seats.filter_map(|(place, (seat, contact))| match seat {
@@ -263,6 +257,12 @@ impl Seats {
             }
         }
     }
+}
+
+/// Whether that reason passes by itself. One whose queue is full has no room for one
+/// more; another member may.
+fn passes(error: &Error) -> bool {
+    error.is_transient() && !matches!(error, Error::QueueFull(_))
 }
 
 impl Contact {
