@@ -72,8 +72,8 @@ SECTIONS = (
         "start",
         "The first seconds of a program",
         "Sixteen callers take a lock each, again and again, from the moment their program starts: nothing is warmed up."
-        " Only languages whose programs compile or load much while they run. The first lock counts from the start of"
-        " the process, so it has the start of the runtime in it. Warm is the last fifth of the loop.",
+        " For Java, whose programs compile while they run, and Go. The first lock counts from the start of the"
+        " process, so it has the start of the runtime in it. Warm is the last fifth of the loop.",
         (
             Column("to the first lock", "start-16", "first_lock_us", duration, "less", "linear", 1e-3),
             Column("locks in the first second", "start-16", "first_second", count, "more", "linear"),

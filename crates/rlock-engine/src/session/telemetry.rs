@@ -60,7 +60,8 @@ pub enum OccurrenceKind {
     /// A server is connected. It was not, after an earlier connection, for this
     /// time; zero for the first connection.
     Connected,
-    /// A connection to a server failed; once per outage.
+    /// A connection to a server failed, or no server of a cluster reports its slots;
+    /// once per outage.
     NotConnected,
     /// A server is no longer connected, after this time.
     Disconnected,
@@ -271,6 +272,10 @@ impl Telemetry {
                 let text = format!("{address}: {}", failure.reason(address));
                 (Kind::NotConnected, Duration::ZERO, text)
             }
+            Note::NoRoutes {
+                failure,
+                is_news: true,
+            } => (Kind::NotConnected, Duration::ZERO, failure.to_string()),
             Note::NotRenewed { reason, .. } => (Kind::NotRenewed, Duration::ZERO, bare(reason)),
             Note::NotReleased { reason, .. } => (Kind::NotReleased, Duration::ZERO, bare(reason)),
             _ => return,
