@@ -13,7 +13,7 @@ LEASE_MS = 30_000
 CRASH_LEASE_MS = 3_000
 CRASHES_AT_ONCE = 3
 
-# A JVM compiles while its program already takes locks. Go is the other compiled language with an engine of its own.
+# Java's programs compile while they already take locks. Go's, beside them, were compiled before.
 SLOW_AT_FIRST = ("Java", "Go")
 
 numbers = itertools.count(1)
