@@ -177,7 +177,7 @@ func TestListenerIsNoCaller(t *testing.T) {
 	}
 }
 
-// TestCallbacksAreForgotten: what was told takes no memory.
+// TestCallbacksAreForgotten: a callback takes no memory after its call.
 func TestCallbacksAreForgotten(t *testing.T) {
 	t.Parallel()
 	s := start(t)
