@@ -67,8 +67,8 @@ type Options struct {
 	// of an outage is a warning.
 	Logger *slog.Logger
 	// Listener is called for each wait and each hold that has ended, and for what happens to renewals and connections: see
-	// docs/telemetry.md. The calls have the order of the occurrences, and do not overlap. It must be quick, and must not wait
-	// for the client, as Lock, Release and Close do: the goroutines of connections call it. A panic is logged.
+	// docs/telemetry.md. The calls have the order of the occurrences, and do not overlap. A goroutine of the client makes them:
+	// what waits for it takes memory, so it must be quick. It may call the client, but not Close. A panic is logged.
 	Listener func(Occurrence)
 }
 
@@ -122,27 +122,32 @@ func (c *Client) event() *writer { return &c.engine.event }
 func (c *Client) handle() {
 	c.step()
 	c.callBack()
+	c.mu.Unlock()
 }
 
-// callBack makes the callbacks in their order, unless another goroutine does. A logger or a listener may call the client, so
-// this is done without the lock. The caller holds it, and callBack releases it.
+// callBack lets a goroutine make the callbacks in their order, unless one does. It is no goroutine of a caller, who may hold
+// what a listener waits for, and none of a connection, whose replies a listener may wait for. The caller holds the lock.
 func (c *Client) callBack() {
 	if c.calling != nil || len(c.callbacks) == 0 {
-		c.mu.Unlock()
 		return
 	}
 	calling := make(chan struct{})
 	c.calling = calling
-	defer func() { // Even if a listener ends its goroutine.
-		c.calling = nil
-		c.mu.Unlock()
-		close(calling)
+	go func() {
+		c.mu.Lock()
+		defer func() { // Even if a callback ends its goroutine.
+			c.calling = nil
+			c.callBack()
+			c.mu.Unlock()
+			close(calling)
+		}()
+		for len(c.callbacks) > 0 {
+			next := c.callbacks[0]
+			c.callbacks[0] = nil // The array may live long.
+			c.callbacks = c.callbacks[1:]
+			c.withoutLock(next)
+		}
 	}()
-	for len(c.callbacks) > 0 {
-		next := c.callbacks[0]
-		c.callbacks = c.callbacks[1:]
-		c.withoutLock(next)
-	}
 }
 
 func (c *Client) withoutLock(work func()) {
@@ -368,7 +373,7 @@ func (c *Client) ask(ctx context.Context, key string, changes bool, command stri
 
 // Close ends all waits with ErrClosed, releases all holds, and closes the connections. It waits for the servers until the
 // context ends, and then returns its cause. If the server refuses to release some of them, it returns ErrNotReleased: they
-// become free when their leases end.
+// become free when their leases end. It also waits for the listener, for at most a second after the end of the context.
 func (c *Client) Close(ctx context.Context) error {
 	require(ctx)
 	c.mu.Lock()
@@ -403,12 +408,17 @@ func (c *Client) Close(ctx context.Context) error {
 		hold.cancel(closed)
 	}
 	c.connections, c.calls, c.holds = nil, nil, nil
-	calling := c.calling
 	c.callBack()
+	calling := c.calling
+	c.mu.Unlock()
 	if calling != nil {
 		select {
 		case <-calling:
 		case <-ctx.Done():
+			select {
+			case <-calling:
+			case <-time.After(time.Second):
+			}
 		}
 	}
 	return err

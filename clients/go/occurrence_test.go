@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -132,6 +133,72 @@ func TestListenerWithClose(t *testing.T) {
 	is(t, hold.Release(short), context.DeadlineExceeded)
 	is(t, c.Close(short), context.DeadlineExceeded)
 	isTrue(t, slices.Equal(h.of("hold"), []string{"hold Closed[k]"}), h.of("hold"))
+}
+
+// TestListenerIsNoCaller: the listener may wait for what a caller holds, and for the client.
+func TestListenerIsNoCaller(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	var mu sync.Mutex
+	var c *Client
+	inside := make(chan error, 1)
+	c = connect(t, s.URL, Options{Listener: func(it Occurrence) {
+		mu.Lock()
+		defer mu.Unlock()
+		if it.Kind == "hold" && it.Keys[0] == "k" {
+			hold, err := c.Lock(background, "l")
+			if err == nil {
+				err = hold.Release(background)
+			}
+			inside <- err
+		}
+	}})
+	hold := must(c.Lock(background, "k"))(t)
+	waited := make(chan error, 1)
+	go func() {
+		mu.Lock()
+		defer mu.Unlock()
+		short, cancel := context.WithTimeout(background, 50*time.Millisecond)
+		defer cancel()
+		_, err := c.Lock(short, "k")
+		waited <- err
+	}()
+	for _, expected := range []struct {
+		ended chan error
+		with  error
+	}{{waited, context.DeadlineExceeded}, {inside, nil}} {
+		select {
+		case err := <-expected.ended:
+			is(t, err, expected.with)
+		case <-time.After(5 * time.Second):
+			t.Fatal("it waits for itself")
+		}
+		go hold.Release(background)
+	}
+}
+
+// TestCallbacksAreForgotten: a callback takes no memory after its call.
+func TestCallbacksAreForgotten(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	var told, forgotten atomic.Int32
+	c := connect(t, s.URL, Options{Listener: func(it Occurrence) {
+		if len(it.Keys) == 0 {
+			return
+		}
+		told.Add(1)
+		runtime.AddCleanup(&it.Keys[0], func(int) { forgotten.Add(1) }, 0)
+		time.Sleep(time.Millisecond) // Others come meanwhile.
+	}})
+	var all sync.WaitGroup
+	for i := range 100 {
+		all.Go(func() { must(c.Lock(background, fmt.Sprint(i)))(t).Release(background) })
+	}
+	all.Wait()
+	eventually(t, "they are forgotten", func() bool {
+		runtime.GC()
+		return told.Load() == 200 && forgotten.Load() == 200
+	})
 }
 
 // TestOnRisk: the function of each hold is called before the loss, once until a renewal succeeds.

@@ -149,6 +149,8 @@ class Host {
   /** Of guards that have one: what is called when they are at risk. */
   #risks = new Map();
   #observers = new Map();
+  /** What the engine has reported, and nobody has heard yet. */
+  #reports = [];
   /** How many callers wait for a change. */
   #awaited = 0;
   #last = 0;
@@ -258,9 +260,10 @@ class Host {
   #handle(write, first, second) {
     const { actions, deadline } = this.#engine.handle(write, first, second);
     // Bytes are written first: a caller that gets its result may call again at once, and the new request must come later.
-    const reports = actions.filter(it => !this.#carryOut(it));
+    for (const it of actions) if (!this.#carryOut(it)) this.#reports.push(it);
     this.#wakeAt(deadline);
-    for (const it of reports) this.#report(it);
+    // A listener may call again inside of this: what that call brings comes after the rest.
+    while (this.#reports.length) this.#report(this.#reports.shift());
     this.#keepAlive();
   }
 

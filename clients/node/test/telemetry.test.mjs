@@ -105,6 +105,22 @@ test('a listener may call the client', async t => {
   assert.equal(grants, 2);
 });
 
+test('a listener that closes the client hears of all in order', async t => {
+  const { url } = await start(t);
+  const [heard, closes] = [[], []];
+  const client = connect(t, url, {
+    listener: ({ kind, outcome }) => {
+      if (kind === 'connected') return;
+      heard.push(outcome);
+      closes.push(client.close());
+    },
+  });
+  // Their grants come together.
+  await Promise.all(Array.from({ length: 8 }, (_, at) => client.lock(`k${at}`)));
+  await Promise.all(closes);
+  assert.deepEqual(heard, [...Array(8).fill('granted'), ...Array(8).fill('closed')]);
+});
+
 test('callbacks are functions', async t => {
   const { url } = await start(t);
   const message = 'it must be a function';

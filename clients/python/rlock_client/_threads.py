@@ -130,9 +130,12 @@ class _Host(common.Host):
             except BaseException:  # Also `sys.exit()`, which must not end the thread: later calls come from it.
                 log.exception("%s", what)
 
-    async def call(self, call: Call, event: Callable[..., bytes], *fields: Any) -> Any:
+    def refuse_to_wait_for_itself(self) -> None:
         if threading.get_ident() == self.thread.ident:
             raise RuntimeError("a listener must not wait for its own client")
+
+    async def call(self, call: Call, event: Callable[..., bytes], *fields: Any) -> Any:
+        self.refuse_to_wait_for_itself()
         ended = threading.Lock()
         ended.acquire()
         call.wake = ended.release
@@ -299,6 +302,7 @@ class Changes(ChangesBase):
             rest = None if end is None else end - time.monotonic()
             if rest is not None and rest <= 0:
                 return None
+            self._host.refuse_to_wait_for_itself()  # type: ignore[attr-defined]
             self._ready.wait(rest)
         return None
 

@@ -147,11 +147,13 @@ def test_a_callback_that_exits_ends_no_later_one(server, key, caplog):
 
 
 def test_a_listener_that_waits_for_its_client_does_not_stop_it(server, key, caplog):
-    with Client(server.url, listener=lambda _: client.lock(key).acquire()) as client:
-        with client.lock(key):
-            until(lambda: "must not wait for its own client" in caplog.text, "an error")
-        with client.lock(key, wait=SOON):
-            pass
+    for wait in (lambda: client.lock(key).acquire(), lambda: next(client.election(key).observe())):
+        caplog.clear()
+        with Client(server.url, listener=lambda _, wait=wait: wait()) as client:
+            with client.lock(key, wait=SOON):
+                until(lambda: "must not wait for its own client" in caplog.text, "an error")
+            with client.lock(key, wait=SOON):
+                pass
 
 
 def test_without_a_listener_nothing_is_watched(api, server, key, monkeypatch):

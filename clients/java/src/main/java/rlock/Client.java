@@ -255,7 +255,8 @@ public final class Client implements AutoCloseable {
             end();
             ended.complete(null);
         });
-        join(ended);
+        // A callback may block the client's thread for good: System.exit does, until the hooks that close clients have ended.
+        join(ended.completeOnTimeout(null, 1, TimeUnit.SECONDS));
     }
 
     private void end() {

@@ -3,6 +3,7 @@ package rlock;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTimeoutPreemptively;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 import static rlock.Servers.eventually;
 
@@ -12,6 +13,7 @@ import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.Consumer;
@@ -130,6 +132,29 @@ class TelemetryTest {
             listening.getLock("k").acquire().close();
             eventually("both are refused", () -> refused.get() == 2);
             assertTrue(server.isFree("l") && listening.getLock("l").tryLock(), "it goes on");
+        }
+    }
+
+    /** As System.exit does, which waits for the hooks that close clients. */
+    @Test
+    void aCallbackThatBlocksDoesNotKeepTheClientFromClosing() throws Exception {
+        var hasBegun = new CountDownLatch(1);
+        var mayEnd = new CountDownLatch(1);
+        Consumer<Occurrence> listener = it -> {
+            hasBegun.countDown();
+            try {
+                mayEnd.await();
+            } catch (InterruptedException interrupted) {
+                throw new IllegalStateException(interrupted);
+            }
+        };
+        try (var server = new Servers()) {
+            var client = Client.builder(server.url).listener(listener).build();
+            client.getLock("k").acquireAsync();
+            hasBegun.await();
+            assertTimeoutPreemptively(Duration.ofSeconds(10), () -> client.close(Duration.ofMillis(100)));
+            mayEnd.countDown();
+            eventually("it ends later", () -> server.connections() == 0);
         }
     }
 
