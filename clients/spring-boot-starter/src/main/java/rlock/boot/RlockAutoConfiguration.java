@@ -8,7 +8,6 @@ import java.time.Duration;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CopyOnWriteArrayList;
-import java.util.function.Consumer;
 import net.javacrumbs.shedlock.core.LockProvider;
 import org.springframework.beans.factory.DisposableBean;
 import org.springframework.beans.factory.ObjectProvider;
@@ -65,26 +64,26 @@ public class RlockAutoConfiguration {
     @Bean(destroyMethod = "")
     @ConditionalOnMissingBean
     Client rlockClient(RlockProperties properties, ObjectProvider<SslBundles> bundles, Closing closing,
-            ObjectProvider<Consumer<Occurrence>> listeners, @Value("${spring.application.name:}") String applicationName) {
+            ObjectProvider<OccurrenceListener> listeners, @Value("${spring.application.name:}") String applicationName) {
         var builder = properties.builder(applicationName);
         var bundle = properties.ssl().bundle();
         if (bundle != null) {
             builder.tls(bundles.getObject().getBundle(bundle).createSslContext());
         }
         // Here, as looking for beans in the client's thread could wait for the thread that starts the application.
-        listeners.orderedStream().reduce(RlockAutoConfiguration::both).ifPresent(builder::listener);
+        listeners.orderedStream().reduce(RlockAutoConfiguration::both).ifPresent(it -> builder.listener(it::hear));
         closing.timeout = properties.closeTimeout();
         closing.client = builder.build();
         return closing.client;
     }
 
     /** The second listener also hears of it if the first one throws. */
-    private static Consumer<Occurrence> both(Consumer<Occurrence> one, Consumer<Occurrence> other) {
+    private static OccurrenceListener both(OccurrenceListener one, OccurrenceListener other) {
         return it -> {
             try {
-                one.accept(it);
+                one.hear(it);
             } finally {
-                other.accept(it);
+                other.hear(it);
             }
         };
     }
@@ -119,11 +118,8 @@ public class RlockAutoConfiguration {
         }
     }
 
-    /**
-     * What the client counts, and what it tells its listener. No meter has the name of a lock as a tag: there may be any number
-     * of names.
-     */
-    record Meters(ObjectProvider<Client> client, List<MeterRegistry> registries) implements MeterBinder, Consumer<Occurrence> {
+    /** What the client counts and tells. No tag is the name of a lock: there may be any number of names. */
+    record Meters(ObjectProvider<Client> client, List<MeterRegistry> registries) implements MeterBinder, OccurrenceListener {
         @Override
         public void bindTo(MeterRegistry registry) {
             var names = Map.of("grants", "grants", "waits", "waits", "losses", "losses", "lateRenewals", "late.renewals",
@@ -135,7 +131,7 @@ public class RlockAutoConfiguration {
         }
 
         @Override
-        public void accept(Occurrence it) {
+        public void hear(Occurrence it) {
             for (var registry : registries) {
                 switch (it.kind()) {
                     case "wait", "hold" -> registry.timer("rlock.client." + it.kind() + ".duration", "rlock.outcome", it.outcome())

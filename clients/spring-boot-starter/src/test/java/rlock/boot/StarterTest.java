@@ -46,7 +46,6 @@ import org.springframework.scheduling.annotation.EnableScheduling;
 import org.springframework.scheduling.annotation.Scheduled;
 import rlock.Client;
 import rlock.LostException;
-import rlock.Occurrence;
 import rlock.RlockException;
 
 /** The beans of the starter in applications, on real servers. */
@@ -223,7 +222,7 @@ class StarterTest {
 
         @Bean
         @Order(Ordered.HIGHEST_PRECEDENCE)
-        Consumer<Occurrence> listener() {
+        OccurrenceListener listener() {
             return it -> {
                 heard.add(it.kind());
                 throw new IllegalStateException("a mistake of the application");
@@ -239,6 +238,8 @@ class StarterTest {
     @Test
     void aListenerOfTheApplicationHearsToo() throws Exception {
         try (var server = new Server(); var context = start(Listening.class, WebApplicationType.NONE, server.url())) {
+            // Spring Cloud binds the only bean of such a type.
+            assertThat(context.getBeanNamesForType(Consumer.class)).containsExactly("other");
             var lock = context.getBean(LockRegistry.class).obtain(7);
             lock.lock();
             lock.unlock();
