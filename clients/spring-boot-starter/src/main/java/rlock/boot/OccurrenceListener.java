@@ -1,8 +1,6 @@
 package rlock.boot;
 
-import rlock.Occurrence;
-
 /** A bean that hears what the starter's client tells: a type of its own, as others look for beans of {@code Consumer}. */
 public interface OccurrenceListener {
-    void hear(Occurrence it);
+    void hear(rlock.Occurrence it);
 }
