@@ -130,13 +130,20 @@ impl Engine {
         }
     }
 
+    /// Reports once that no renewal has been confirmed for half of the lease.
+    fn report_risk(&mut self, now: Instant, id: Id) {
+        if let Some(hold) = self.holds.get_mut(&id)
+            && let Some((since, left)) = hold.risk(now)
+        {
+            let proof = Arc::clone(&hold.proof);
+            self.actions
+                .push_back(Action::AtRisk { proof, since, left });
+        }
+    }
+
     pub(super) fn hold_is_due(&mut self, now: Instant, id: Id) {
-        if let Some(hold) = self.holds.get_mut(&id) {
-            if let Some((since, left)) = hold.risk(now) {
-                let proof = Arc::clone(&hold.proof);
-                self.actions
-                    .push_back(Action::AtRisk { proof, since, left });
-            }
+        self.report_risk(now, id);
+        if let Some(hold) = self.holds.get(&id) {
             let is_early = hold.check_due.is_some_and(|check| now < check);
             if is_early && hold.proof.is_live(now) {
                 let due = hold.next_due(now);

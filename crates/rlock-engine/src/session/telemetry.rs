@@ -261,35 +261,38 @@ impl Telemetry {
 
     fn noted(&mut self, note: &Note) {
         use OccurrenceKind as Kind;
-        let (kind, duration, text) = match note {
-            Note::Connected { address } => (Kind::Connected, self.turned(address), address.clone()),
-            Note::Lost { address } => (Kind::Disconnected, self.turned(address), address.clone()),
+        let of_server = |kind, duration, text| Occurrence {
+            text,
+            ..Occurrence::new(kind, "", duration)
+        };
+        // The rule that the user lacks may name a key.
+        let refused = |kind, claims: &Claims, reason: &str| Occurrence {
+            text: rights::unexplained(reason).to_owned(),
+            claims: Some(claims.clone()),
+            ..Occurrence::new(kind, "", Duration::ZERO)
+        };
+        let occurrence = match note {
+            Note::Connected { address } => {
+                of_server(Kind::Connected, self.turned(address), address.clone())
+            }
+            Note::Lost { address } => {
+                of_server(Kind::Disconnected, self.turned(address), address.clone())
+            }
             Note::NotConnected {
                 address,
                 failure,
                 is_news: true,
             } => {
                 let text = format!("{address}: {}", failure.reason(address));
-                (Kind::NotConnected, Duration::ZERO, text)
+                of_server(Kind::NotConnected, Duration::ZERO, text)
             }
             Note::NoRoutes {
                 failure,
                 is_news: true,
-            } => (Kind::NotConnected, Duration::ZERO, failure.to_string()),
-            Note::NotRenewed { reason, .. } => (Kind::NotRenewed, Duration::ZERO, bare(reason)),
-            Note::NotReleased { reason, .. } => (Kind::NotReleased, Duration::ZERO, bare(reason)),
+            } => of_server(Kind::NotConnected, Duration::ZERO, failure.to_string()),
+            Note::NotRenewed { claims, reason } => refused(Kind::NotRenewed, claims, reason),
+            Note::NotReleased { claims, reason } => refused(Kind::NotReleased, claims, reason),
             _ => return,
-        };
-        let claims = match note {
-            Note::NotRenewed { claims, .. } | Note::NotReleased { claims, .. } => {
-                Some(claims.clone())
-            }
-            _ => None,
-        };
-        let occurrence = Occurrence {
-            text,
-            claims,
-            ..Occurrence::new(kind, "", duration)
         };
         let guard = None;
         self.occurred
@@ -309,11 +312,6 @@ impl Telemetry {
         let since = self.servers.insert(address.to_owned(), self.now);
         since.map_or(Duration::ZERO, |since| self.now - since)
     }
-}
-
-/// A server's error, which names no key then.
-fn bare(reason: &str) -> String {
-    rights::unexplained(reason).to_owned()
 }
 
 fn word(loss: Loss) -> &'static str {

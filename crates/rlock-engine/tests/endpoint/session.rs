@@ -812,48 +812,44 @@ fn a_listener_hears_how_each_wait_and_each_hold_has_ended() {
     let waits = ["refused", "Deadlock", "abandoned"].map(|how| format!("wait {how} 0ns k"));
     assert_eq!(it.occurred(), waits);
 
-    let mut it = Client::holds(Ask::Exclusive);
-    it.occurred();
+    let held = || {
+        let mut it = Client::holds(Ask::Exclusive);
+        it.occurred();
+        it
+    };
+    let mut it = held();
     it.drops(2);
     assert_eq!(it.occurred(), ["2 hold released 0ns k"]);
-    let mut it = Client::holds(Ask::Exclusive);
-    it.occurred();
+    let mut it = held();
     it.does(|it, now| it.untaken(now, TWO));
     assert_eq!(it.occurred(), ["2 hold released 0ns k"]);
-    let mut it = Client::holds(Ask::Exclusive);
-    it.occurred();
+    let mut it = held();
     it.loses(7, "k");
     assert_eq!(it.occurred(), ["2 hold ended_by_server 0ns k"]);
     it.drops(2);
     assert!(it.occurred().is_empty(), "It has ended once.");
     // The server answers the release first.
-    let mut it = Client::holds(Ask::Exclusive);
-    it.occurred();
+    let mut it = held();
     it.calls(release(None));
     it.answers("RLOCK.RELEASE k", "_\r\n");
     assert_eq!(it.occurred(), ["2 hold ended_by_server 0ns k"]);
-    let mut it = Client::holds(Ask::Exclusive);
-    it.occurred();
+    let mut it = held();
     it.calls(release(Some(seconds(31 * 24 * 3600))));
     assert_eq!(it.occurred(), ["2 hold OutOfRange 0ns k"]);
-    let mut it = Client::holds(Ask::Exclusive);
-    it.occurred();
+    let mut it = held();
     it.does(|it, now| it.keep(now, TWO, seconds(31 * 24 * 3600)).unwrap_err());
     assert_eq!(it.occurred(), ["2 hold OutOfRange 0ns k"]);
-    let mut it = Client::holds(Ask::Exclusive);
-    it.occurred();
+    let mut it = held();
     it.does(Machine::leave_all);
     assert_eq!(it.occurred(), ["2 hold closed 0ns k"]);
     // Its client ends without a release, as when a runtime shuts down.
-    let mut it = Client::holds(Ask::Exclusive);
-    it.occurred();
+    let mut it = held();
     it.handle(Event::Closed);
     assert_eq!(it.occurred(), ["2 hold closed 0ns k"]);
     it.drops(2);
     assert!(it.occurred().is_empty(), "It has ended once.");
     // Nobody waits for the answer to its release.
-    let mut it = Client::holds(Ask::Exclusive);
-    it.occurred();
+    let mut it = held();
     it.calls(release(None));
     it.abandons(3);
     it.answers("RLOCK.RELEASE k", ":1\r\n");
