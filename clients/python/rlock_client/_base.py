@@ -90,16 +90,8 @@ class LocksBase(Generic[L]):
 
     _kind: Type[L]
 
-    def _open(
-        self,
-        urls: Sequence[str],
-        together: int,
-        name: str,
-        tls: Optional[ssl.SSLContext],
-        listener: Optional[Listener],
-        **timeouts: Optional[float],
-    ) -> None:
-        self._settings = Settings(urls, together, name, tls, listener, **timeouts)
+    def _open(self, settings: Settings) -> None:
+        self._settings = settings
         self._is_closed = False
         self._begin()
 
@@ -173,7 +165,7 @@ class ClientBase(LocksBase[L], Generic[L, E]):
     ) -> None:
         timeouts = dict(response_timeout=response_timeout, retry_timeout=retry_timeout)
         timeouts["replication_timeout"] = replication_timeout
-        self._open([url], wire.TOGETHER_SINGLE, name, tls, listener, **timeouts)
+        self._open(Settings([url], wire.TOGETHER_SINGLE, name, tls, listener, **timeouts))
 
     def lock(
         self,
@@ -243,7 +235,7 @@ class QuorumBase(LocksBase[L]):
             raise TypeError(f"urls is {urls!r}, it must be a list with the URL of each member")
         together = wire.TOGETHER_ANY_GRACE if any_grace else wire.TOGETHER_QUORUM
         timeouts = dict(response_timeout=response_timeout, retry_timeout=retry_timeout)
-        self._open(urls, together, name, tls, listener, **timeouts, replication_timeout=None)
+        self._open(Settings(urls, together, name, tls, listener, **timeouts, replication_timeout=None))
 
     def lock(
         self,
