@@ -24,7 +24,6 @@ import java.security.KeyStore;
 import java.security.cert.CertificateFactory;
 import java.time.Duration;
 import java.util.ArrayList;
-import java.util.Collections;
 import java.util.HexFormat;
 import java.util.Iterator;
 import java.util.List;
@@ -39,11 +38,10 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.Consumer;
-import java.util.logging.Handler;
 import java.util.logging.Level;
 import java.util.logging.LogRecord;
-import java.util.logging.Logger;
 import java.util.regex.Pattern;
+import java.util.stream.Collectors;
 import java.util.stream.Stream;
 import javax.net.ssl.SSLContext;
 import javax.net.ssl.TrustManagerFactory;
@@ -607,33 +605,15 @@ class LockTest {
 
     /** The warnings with this text that are logged while a client of this URL waits for a lock. */
     private static List<String> warningsOfAWait(String url, String text) throws Exception {
-        var warnings = Collections.synchronizedList(new ArrayList<String>());
-        var handler = new Handler() {
-            @Override
-            public void publish(LogRecord line) {
-                if (line.getLevel() == Level.WARNING && line.getMessage().contains(text)) {
-                    warnings.add(line.getMessage());
-                }
-            }
-
-            @Override
-            public void flush() {}
-
-            @Override
-            public void close() {}
-        };
-        var logger = Logger.getLogger("rlock");
-        logger.addHandler(handler);
-        try (var client = Client.of(url)) {
+        try (var logged = new Logged(it -> it.getLevel() == Level.WARNING && it.getMessage().contains(text));
+                var client = Client.of(url)) {
             var waits = client.getLock("invoice:7").acquireAsync();
-            eventually("a warning", () -> !warnings.isEmpty());
+            eventually("a warning", () -> !logged.lines.isEmpty());
             pause(1000); // Several attempts.
             waits.cancel(true);
             client.close(Duration.ZERO);
-        } finally {
-            logger.removeHandler(handler);
+            return logged.lines.stream().map(LogRecord::getMessage).collect(Collectors.toList());
         }
-        return List.copyOf(warnings);
     }
 
     @Test

@@ -17,10 +17,7 @@ import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.Consumer;
-import java.util.logging.Handler;
 import java.util.logging.Level;
-import java.util.logging.LogRecord;
-import java.util.logging.Logger;
 import java.util.stream.Collectors;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
@@ -172,38 +169,21 @@ class TelemetryTest {
 
     @Test
     void whatAListenerThrowsIsLoggedAndChangesNothingElse() throws Exception {
-        var errors = Collections.synchronizedList(new ArrayList<LogRecord>());
-        var handler = new Handler() {
-            @Override
-            public void publish(LogRecord line) {
-                if (line.getLevel() == Level.SEVERE && line.getMessage().endsWith("has thrown")) {
-                    errors.add(line);
-                }
-            }
-
-            @Override
-            public void flush() {}
-
-            @Override
-            public void close() {}
-        };
-        var logger = Logger.getLogger("rlock");
-        logger.addHandler(handler);
         Consumer<Occurrence> listener = it -> {
             throw new StackOverflowError("a mistake at " + it.kind());
         };
-        try (var server = new Servers(); var client = Client.builder(server.url).listener(listener).build()) {
+        try (var errors = new Logged(it -> it.getLevel() == Level.SEVERE && it.getMessage().endsWith("has thrown"));
+                var server = new Servers();
+                var client = Client.builder(server.url).listener(listener).build()) {
             for (int i = 0; i < 3; i++) {
                 client.getLock("k").acquire().close();
             }
             client.close();
-            var texts = errors.stream().map(it -> it.getMessage() + ": " + it.getThrown().getMessage()).collect(Collectors.toList());
+            var texts = errors.lines.stream().map(it -> it.getMessage() + ": " + it.getThrown().getMessage()).collect(Collectors.toList());
             for (var kind : List.of("connected", "wait", "hold")) {
                 assertTrue(texts.contains("the function of listener has thrown: a mistake at " + kind), texts::toString);
             }
             assertEquals(7, texts.size());
-        } finally {
-            logger.removeHandler(handler);
         }
         assertEquals("listener", assertThrows(NullPointerException.class, () -> Client.builder("redis://h").listener(null)).getMessage());
         try (var client = Client.of("redis://127.0.0.1:1")) {
