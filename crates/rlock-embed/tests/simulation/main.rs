@@ -32,7 +32,13 @@ use twin::Wasm;
 use world::{Kind, Seen, World};
 
 /// Seeds that failed at some time.
-const FAILED: [u64; 3] = [752_415_771_224, 615_042_271_483, 674_860_721_595];
+const FAILED: [u64; 5] = [
+    752_415_771_224,
+    615_042_271_483,
+    674_860_721_595,
+    216_109_087_354,
+    522_809_728_747,
+];
 /// How long new seeds are tried for each kind of world.
 const TIME: Duration = Duration::from_secs(30);
 

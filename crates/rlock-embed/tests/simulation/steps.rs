@@ -632,7 +632,11 @@ impl World<'_> {
                     self.has_acted(host);
                 }
             }
-            Step::Jump { time } if !self.shards.iter().any(|it| it.is_failing) => {
+            // A stalled server would see the jump when it continues, and act only then.
+            Step::Jump { time }
+                if !self.shards.iter().any(|it| it.is_failing)
+                    && self.hosts.iter().all(|it| it.stalled_until <= self.now) =>
+            {
                 for host in 0..self.hosts.len() {
                     self.forgets(host, None);
                     self.hosts[host].server.jumps(self.now, time / 1000);
