@@ -42,6 +42,14 @@ impl KeyEvent {
         class as c_int
     }
 
+    /// Whether anybody but this module may hear of it. The server calls this
+    /// module, too, which costs more than an acquire's own part of the work.
+    fn is_heard(self) -> bool {
+        // SAFETY: takes nothing.
+        let published = unsafe { raw::published_key_events() };
+        IS_ONLY_MODULE.get().get() != Some(true) || published & self.class() != 0
+    }
+
     /// Whether the server passes on one of this module's events: its text then
     /// has the same address, not only the same bytes.
     pub(crate) fn is_ours(event: *const c_char) -> bool {
@@ -71,12 +79,19 @@ static AUDIENCE: MainThread<Cell<Audience>> = MainThread::new(Cell::new(Audience
 /// changes.
 static IS_REPORTED: MainThread<Cell<bool>> = MainThread::new(Cell::new(false));
 
+/// Whether the server has no other module, as found in the first cron after a
+/// module was loaded or unloaded.
+static IS_ONLY_MODULE: MainThread<Cell<Option<bool>>> = MainThread::new(Cell::new(None));
+
 /// Whether the log already has the line about it.
 static IS_DIVERGING: MainThread<Cell<bool>> = MainThread::new(Cell::new(false));
 
 impl Context {
     /// Emits a key event, as the native command would.
     pub(crate) fn notify(&self, event: KeyEvent, name: Text) {
+        if !event.is_heard() {
+            return;
+        }
         let text = event.text().as_ptr();
         // SAFETY: the context belongs to the running call.
         unsafe { raw::notify_keyspace_event(self.raw(), event.class(), text, name.raw()) };
@@ -88,6 +103,7 @@ impl Context {
     pub(crate) fn may_find_audience(&self) {
         // An earlier load of the module may have found nobody.
         Self::assume_audience();
+        Self::assume_modules();
         IS_REPORTED.get().set(self.server_is_known());
     }
 
@@ -97,10 +113,18 @@ impl Context {
         AUDIENCE.get().set(Audience::Replicas);
     }
 
+    /// From now on another module may hear of key events.
+    pub(crate) fn assume_modules() {
+        IS_ONLY_MODULE.get().set(None);
+    }
+
     /// Looks who needs the changes, until [`Context::assume_audience`].
     pub(crate) fn find_audience(&self) {
         if !IS_REPORTED.get().get() {
             return;
+        }
+        if IS_ONLY_MODULE.get().get().is_none() {
+            IS_ONLY_MODULE.get().set(Some(self.modules() == Some(1)));
         }
         let flags = self.flags();
         let replication = Info::of(self, c"replication");

@@ -143,6 +143,20 @@ impl Context {
         std::str::from_utf8(&value).ok()?.parse().ok()
     }
 
+    /// How many modules the server has; `None` if it does not say.
+    pub(super) fn modules(&self) -> Option<usize> {
+        // SAFETY: the format names the one text that follows.
+        let reply = unsafe {
+            raw::RedisModule_Call.unwrap_unchecked()(
+                self.raw(),
+                c"MODULE".as_ptr(),
+                c"c".as_ptr(),
+                c"LIST".as_ptr(),
+            )
+        };
+        Reply::new(reply).ok().map(|modules| modules.len())
+    }
+
     /// How many replicas have reported recently, if the server needs any to
     /// accept writes.
     pub(crate) fn good_replicas(&self) -> Option<u64> {
@@ -228,6 +242,12 @@ impl Reply {
     fn number(&self) -> i64 {
         // SAFETY: the reply is not freed yet.
         unsafe { raw::call_reply_integer(self.0) }
+    }
+
+    /// The number of elements of a list, if the reply is one.
+    fn len(&self) -> usize {
+        // SAFETY: the reply is not freed yet.
+        unsafe { raw::call_reply_length(self.0) }
     }
 
     /// An element of a list, if the reply is one, as a number.

@@ -81,6 +81,7 @@ required! {
     scan_cursor_destroy = RedisModule_ScanCursorDestroy(cursor: *mut RedisModuleScanCursor);
     scan_key = RedisModule_ScanKey(key: Key, cursor: *mut RedisModuleScanCursor, callback: RedisModuleScanKeyCB, data: *mut c_void) -> c_int;
     signal_modified_key = RedisModule_SignalModifiedKey(ctx: Ctx, name: Str) -> c_int;
+    published_key_events = RedisModule_GetNotifyKeyspaceEvents() -> c_int;
     notify_keyspace_event = RedisModule_NotifyKeyspaceEvent(ctx: Ctx, class: c_int, event: *const c_char, name: Str) -> c_int;
     replicate_verbatim = RedisModule_ReplicateVerbatim(ctx: Ctx) -> c_int;
     publish = RedisModule_PublishMessage(ctx: Ctx, channel: Str, message: Str) -> c_int;
@@ -100,6 +101,7 @@ required! {
     server_info_number = RedisModule_ServerInfoGetFieldUnsigned(info: *mut RedisModuleServerInfoData, field: *const c_char, failed: *mut c_int) -> c_ulonglong;
     server_info_text = RedisModule_ServerInfoGetFieldC(info: *mut RedisModuleServerInfoData, field: *const c_char) -> *const c_char;
     free_server_info = RedisModule_FreeServerInfo(ctx: Ctx, info: *mut RedisModuleServerInfoData);
+    call_reply_length = RedisModule_CallReplyLength(reply: *mut RedisModuleCallReply) -> usize;
     call_reply_array_element = RedisModule_CallReplyArrayElement(reply: *mut RedisModuleCallReply, index: usize) -> *mut RedisModuleCallReply;
     call_reply_string_ptr = RedisModule_CallReplyStringPtr(reply: *mut RedisModuleCallReply, len: *mut usize) -> *const c_char;
     call_reply_integer = RedisModule_CallReplyInteger(reply: *mut RedisModuleCallReply) -> c_longlong;

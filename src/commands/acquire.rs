@@ -105,7 +105,7 @@ fn limits(state: &mut State, op: &Operation<'_>, mode: Mode) -> Limits {
         if state.shared_cache.holders() as u64 >= shared_max {
             state.shared_cache.drop_ended(op.now);
         }
-        shared_elsewhere = state.shared_cache.holders_except(op.name()) as u64;
+        shared_elsewhere = state.shared_cache.holders_except(op.name) as u64;
     }
     Limits {
         waiters_max: settings::number(Setting::MaxWaiters),
@@ -135,7 +135,7 @@ fn record(state: &mut State, op: &Operation<'_>, outcome: &Outcome) {
             state
                 .deliveries
                 .grants
-                .confirm(op.db, op.key.bytes(), owner);
+                .confirm(op.name.db, op.name.key, owner);
         }
         Outcome::Busy | Outcome::Queued(_, None) => {}
     }
@@ -246,7 +246,7 @@ fn queue_all(
 ) -> Result<Outcome, Failure> {
     let user = op.ctx.user_name();
     let request = &of_user(&state.locks, &loaded.names, request, user.as_ref())?;
-    let (delivery, handle) = delivery::of(&state.locks, op.ctx, request)?;
+    let (delivery, handle) = delivery::of(&mut state.locks, op.ctx, request)?;
     let (names, holds, locks) = (&loaded.names, &loaded.holds, &mut state.locks);
     let queued = locks.enqueue_all(clock::latest(), names, holds, request, &delivery);
     let Some((ticket, superseded)) = queued else {

@@ -85,7 +85,7 @@ fn change_hold<N: Into<u64>>(
             state
                 .deliveries
                 .grants
-                .confirm(op.db, key.bytes(), owner.bytes());
+                .confirm(op.name.db, key.bytes(), owner.bytes());
         }
         Ok(done)
     })?;
@@ -165,7 +165,7 @@ pub(super) fn release_all(call: &Call<'_>) -> Option<()> {
         check_all(state, op, keys)?;
         let (mut held, mut pending) = (Ok(0_u64), Pending::default());
         for (index, key) in keys.iter().enumerate() {
-            let op = Operation { key: *key, ..*op };
+            let op = op.at(*key);
             let left = change(state, &op, &mut pending, |locks, name, hold, _| {
                 Ok(locks.release(op.now, name, hold, owner.bytes(), all, fence))
             });
@@ -175,7 +175,7 @@ pub(super) fn release_all(call: &Call<'_>) -> Option<()> {
                     state
                         .deliveries
                         .grants
-                        .confirm(op.db, key.bytes(), owner.bytes());
+                        .confirm(op.name.db, key.bytes(), owner.bytes());
                 }
                 Ok(None) => {}
                 Err(failure) => {

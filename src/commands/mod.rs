@@ -88,13 +88,7 @@ impl<'a> Call<'a> {
         let key = *keys.first()?;
         self.ctx.expect_changes(keys.len());
         let done = state::with(self.ctx, |state, now| {
-            let op = Operation {
-                ctx: self.ctx,
-                now,
-                db: self.ctx.db(),
-                key,
-                caller,
-            };
+            let op = Operation::new(self.ctx, now, (self.ctx.db(), key), caller);
             act(state, &op)
         });
         match done {

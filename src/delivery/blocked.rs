@@ -71,7 +71,7 @@ fn block(ctx: &Context) -> Option<u64> {
 ///
 /// The server cannot block the caller.
 pub(crate) fn of(
-    locks: &Locks,
+    locks: &mut Locks,
     ctx: &Context,
     request: &Request<'_>,
 ) -> Result<(Delivery, Option<u64>), Failure> {

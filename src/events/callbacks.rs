@@ -144,6 +144,16 @@ pub(super) unsafe extern "C" fn on_config(
     });
 }
 
+/// A module was loaded or unloaded.
+pub(super) unsafe extern "C" fn on_modules(
+    _ctx: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    _subevent: u64,
+    _data: *mut c_void,
+) {
+    Context::assume_modules();
+}
+
 /// Ten times a second: does what no command does.
 pub(super) unsafe extern "C" fn on_cron(
     ctx: *mut raw::RedisModuleCtx,

@@ -64,7 +64,7 @@ fn subscribe_to_turns(ctx: &Context) {
 /// last while loading: if the server refused the module after it, it would keep
 /// calling.
 pub(crate) fn subscribe(ctx: &Context) {
-    let events: [(u64, raw::RedisModuleEventCallback); 9] = [
+    let events: [(u64, raw::RedisModuleEventCallback); 10] = [
         (
             raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED,
             Some(callbacks::on_role_changed),
@@ -77,6 +77,10 @@ pub(crate) fn subscribe(ctx: &Context) {
         ),
         (raw::REDISMODULE_EVENT_SWAPDB, Some(callbacks::on_swap)),
         (raw::REDISMODULE_EVENT_CRON_LOOP, Some(callbacks::on_cron)),
+        (
+            raw::REDISMODULE_EVENT_MODULE_CHANGE,
+            Some(callbacks::on_modules),
+        ),
         (raw::REDISMODULE_EVENT_CONFIG, Some(callbacks::on_config)),
         (
             raw::REDISMODULE_EVENT_PERSISTENCE,

@@ -63,8 +63,8 @@ impl<'a> LoadedAll<'a> {
         // No key may be open when another one is settled.
         loaded.close(state);
         for key in keys {
-            let op = Operation { key: *key, ..*op };
-            if state.locks.is_contended(op.name()) {
+            let op = op.at(*key);
+            if state.locks.is_contended(op.name) {
                 super::settle(state, &op);
             }
         }
@@ -89,11 +89,11 @@ impl<'a> LoadedAll<'a> {
     /// Opens all keys as they are.
     fn as_they_are(state: &mut State, op: &Operation<'a>, keys: &'a [Text<'a>]) -> Self {
         let changing = Changing::new(keys);
-        let load = |key: &Text<'a>| Loaded::new(state, &Operation { key: *key, ..*op });
+        let load = |key: &Text<'a>| Loaded::new(state, &op.at(*key));
         let mut loaded: Vec<_> = keys.iter().map(load).collect();
         let holds: Vec<_> = loaded.iter_mut().map(|it| it.hold.take()).collect();
         let names = keys.iter().map(|key| Name {
-            db: op.db,
+            db: op.name.db,
             key: key.bytes(),
         });
         Self {
@@ -141,11 +141,11 @@ pub(crate) fn check_all(
 ) -> Result<(), Failure> {
     state.check_writable(op)?;
     for (index, key) in keys.iter().enumerate() {
-        let op = Operation { key: *key, ..*op };
+        let op = op.at(*key);
         let Some(opened) = Key::open_to_read(op.ctx, *key) else {
             continue;
         };
-        let (name, known) = (op.name(), &state.shared_cache);
+        let (name, known) = (op.name, &state.shared_cache);
         if !store::is_lock(&opened, name, op.caller, known, op.now) {
             // The next one who asks gets the same.
             state.shared_cache.forget(name);
@@ -170,7 +170,7 @@ fn grant(
     ticket: TicketId,
     keys: &[(u32, Box<[u8]>)],
 ) -> Vec<OwnedText> {
-    if keys.iter().any(|(db, _)| *db != op.db) {
+    if keys.iter().any(|(db, _)| *db != op.name.db) {
         // This needs that database to be selected.
         for (db, key) in keys {
             state.locks.settle_later(Name { db: *db, key });
@@ -180,7 +180,7 @@ fn grant(
     let texts: Vec<_> = keys.iter().map(|(_, key)| OwnedText::new(key)).collect();
     let keys: Vec<_> = texts.iter().map(OwnedText::text).collect();
     // The server has asked only for the command's keys.
-    let is_ours = |key: &Text<'_>| state.is_ours(&Operation { key: *key, ..*op });
+    let is_ours = |key: &Text<'_>| state.is_ours(&op.at(*key));
     if !keys.iter().all(is_ours) {
         return Vec::new();
     }
@@ -207,7 +207,7 @@ fn hand_over(
     let granted = state.locks.grant_all(op.now, ticket, names, holds);
     let delivered = granted.map(|granted| {
         let named = keys.iter().map(|key| key.bytes().into()).collect();
-        match state.deliveries.grant(op.ctx, op.db, named, granted) {
+        match state.deliveries.grant(op.ctx, op.name.db, named, granted) {
             Ok(()) => Published::ToSomebody,
             Err(granted) => {
                 state.locks.skip_all(op.now, names, holds, &granted);

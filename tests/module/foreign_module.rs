@@ -3,15 +3,16 @@
 use std::path::PathBuf;
 use std::process::Command;
 
+use tempfile::TempDir;
+
 use crate::contest::wait_for;
 use rlock_testkit::Server;
 use rlock_testkit::Setup;
 use rlock_testkit::client::eventually;
 
-/// A server with a module that runs a command on a key at each of its events.
-fn server_with(event_and_command: &str) -> Server {
-    let directory = tempfile::tempdir().expect("a directory can be made");
-    let library: PathBuf = directory.path().join("foreign_module.so");
+/// The other module, for as long as the directory is kept.
+fn build(directory: &TempDir) -> PathBuf {
+    let library = directory.path().join("foreign_module.so");
     let built = Command::new("cc")
         .args(["-shared", "-fPIC", "-o"])
         .arg(&library)
@@ -24,6 +25,13 @@ fn server_with(event_and_command: &str) -> Server {
         built.is_ok_and(|status| status.success()),
         "cc builds the module that changes locks"
     );
+    library
+}
+
+/// A server with a module that runs a command on a key at each of its events.
+fn server_with(event_and_command: &str) -> Server {
+    let directory = tempfile::tempdir().expect("a directory can be made");
+    let library = build(&directory);
     // The server has opened the file by now.
     Setup::new()
         .line(&format!(
@@ -86,4 +94,26 @@ fn waiters_follow_when_another_module_ends_each_hold() {
     eventually("the last hold has ended, too", || {
         server.ask("EXISTS k") == "0"
     });
+}
+
+#[test]
+fn a_module_that_is_loaded_later_hears_of_the_next_change() {
+    let directory = tempfile::tempdir().expect("a directory can be made");
+    let library = build(&directory);
+    let server = Server::configured(&["enable-module-command yes"]);
+    let is_taken = || {
+        server.ask("RLOCK.ACQUIRE k owner-a 60000");
+        server.ask("EXISTS k") == "1"
+    };
+    for _ in 0..2 {
+        let uptime = || server.info("server", "uptime_in_seconds");
+        let before = uptime();
+        eventually("the module has looked for others", || uptime() != before);
+        assert!(is_taken());
+        server.ask(&format!("MODULE LOAD {} hset DEL", library.display()));
+        server.ask("RLOCK.RELEASE k owner-a");
+        assert!(!is_taken(), "the other module deletes it");
+        server.ask("MODULE UNLOAD foreign");
+    }
+    assert!(is_taken());
 }

@@ -43,6 +43,9 @@ pub(crate) struct Table {
     queues: BTreeMap<QueueId, Box<Queue>>,
     /// The queue that was found last; it may be gone.
     last_found: Cell<QueueId>,
+    /// The listener that asked last: most connections hold one lock after the
+    /// other, and nothing else would keep the name of their channel between two.
+    last_listener: Option<Arc<Listener>>,
     tickets: BTreeMap<TicketId, Box<Ticket>>,
     multis: BTreeMap<MultiId, Multi>,
     watches: BTreeMap<WatchId, Watch>,
@@ -853,7 +856,11 @@ impl Table {
 
     /// The listener of a connection's latest request, if it is the same, so that
     /// ten thousand requests on one channel store its name once.
-    pub(crate) fn listener(&self, session: u64, channel: Channel<'_>) -> Arc<Listener> {
+    pub(crate) fn listener(&mut self, session: u64, channel: Channel<'_>) -> Arc<Listener> {
+        let is_same = |it: &&Arc<Listener>| it.session == session && it.channel() == channel;
+        if let Some(last) = self.last_listener.as_ref().filter(is_same) {
+            return Arc::clone(last);
+        }
         let tickets = (session, TicketId::MIN)..=(session, TicketId::MAX);
         let ticket = self.session_tickets.range(tickets).next_back();
         let known = ticket
@@ -862,17 +869,21 @@ impl Table {
                 let watch = self.watches.get(&self.watch_of_session(session)?)?;
                 watch.notice.as_ref()
             });
-        let known = known.filter(|it| it.session == session && it.channel() == channel);
-        known.map_or_else(
-            || {
-                Arc::new(Listener {
-                    session,
-                    kind: channel.kind,
-                    channel: channel.name.into(),
-                })
-            },
-            Arc::clone,
-        )
+        let new = || {
+            Arc::new(Listener {
+                session,
+                kind: channel.kind,
+                channel: channel.name.into(),
+            })
+        };
+        let listener = known.filter(is_same).map_or_else(new, Arc::clone);
+        self.last_listener = Some(Arc::clone(&listener));
+        listener
+    }
+
+    /// Forgets the listener of a connection that has closed.
+    pub(crate) fn forget_listener(&mut self, session: u64) {
+        self.last_listener.take_if(|it| it.session == session);
     }
 
     fn index_watch(&mut self, id: WatchId, watch: &Watch) {

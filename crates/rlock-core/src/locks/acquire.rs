@@ -108,8 +108,7 @@ impl Locks {
 
     /// Delivery by messages on a channel. Requests of one connection that name
     /// the same channel share its name.
-    #[must_use]
-    pub fn by_message(&self, session: u64, channel: Channel<'_>) -> Delivery {
+    pub fn by_message(&mut self, session: u64, channel: Channel<'_>) -> Delivery {
         Delivery::Notify(self.table.listener(session, channel))
     }
 

@@ -287,6 +287,7 @@ impl Locks {
     /// its requests and watches and cuts the holds bound to it, one by one; none
     /// of its requests is served any more.
     pub fn session_closed(&mut self, now: Timestamp, session: u64) {
+        self.table.forget_listener(session);
         let has_ticket = self.table.ticket_of_session(session).is_some();
         if has_ticket || self.table.watch_of_session(session).is_some() {
             self.sweep.closed.insert(session, now);

@@ -95,7 +95,7 @@ impl Driver {
         })
     }
 
-    pub fn delivery(&self, ask: &Ask<'_>) -> Delivery {
+    pub fn delivery(&mut self, ask: &Ask<'_>) -> Delivery {
         let (session, handle) = (ask.session(), ask.call);
         match ask.request.channel {
             Some(channel) => self.locks.by_message(session, channel),
