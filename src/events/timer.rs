@@ -67,13 +67,7 @@ fn take_back(state: &mut State, ctx: &Context, now: Timestamp, grant: &Grant) {
     let (mut taken, mut pending) = (false, Pending::default());
     let mut last = None;
     for key in &keys {
-        let op = Operation {
-            ctx,
-            now,
-            db: grant.db,
-            key: key.text(),
-            caller: Some(owner.text()),
-        };
+        let op = Operation::new(ctx, now, (grant.db, key.text()), Some(owner.text()));
         if state.is_ours(&op) {
             let done = change(state, &op, &mut pending, |locks, name, hold, _| {
                 let (owner, fence) = (grant.owner(), grant.granted.fence);
@@ -118,13 +112,7 @@ fn do_due(state: &mut State, ctx: &Context, now: Timestamp, due: Due) {
         Due::Withdraw(ended) => state.deliveries.withdraw_by_others(ctx, &ended),
         Due::Unbind { db, key, owner } => {
             let (key, owner) = (OwnedText::new(&key), OwnedText::new(&owner));
-            let op = Operation {
-                ctx,
-                now,
-                db,
-                key: key.text(),
-                caller: Some(owner.text()),
-            };
+            let op = Operation::new(ctx, now, (db, key.text()), Some(owner.text()));
             if ctx.select_db(db) && state.is_ours(&op) {
                 // A key without a lock has no hold to cut.
                 let _ = transact(state, &op, |locks, name, hold, _| {
@@ -134,13 +122,7 @@ fn do_due(state: &mut State, ctx: &Context, now: Timestamp, due: Due) {
         }
         Due::Settle { db, key } => {
             let key = OwnedText::new(&key);
-            let op = Operation {
-                ctx,
-                now,
-                db,
-                key: key.text(),
-                caller: None,
-            };
+            let op = Operation::new(ctx, now, (db, key.text()), None);
             if ctx.select_db(db) && state.is_ours(&op) {
                 transact::settle(state, &op);
             }
