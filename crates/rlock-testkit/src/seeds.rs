@@ -9,6 +9,17 @@ use std::time::{Duration, Instant};
 /// The number of cases that run even if the time is over, so that a slow machine still tests something.
 const LEAST: u64 = 20;
 
+/// Names the seed of a test that panics.
+struct Running<'a>(&'a str, u64);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            println!("{}: SEED={}", self.0, self.1);
+        }
+    }
+}
+
 /// Runs `test` for each seed in `failed`, which failed at some time, and then with new seeds for `time`. With the
 /// environment variable `SEED`, only with that seed. Returns the number of cases.
 ///
@@ -16,6 +27,10 @@ const LEAST: u64 = 20;
 ///
 /// If `test` panics, or if `SEED` or `SEED_SECONDS` is not a number.
 pub fn each(name: &str, failed: &[u64], time: Duration, mut test: impl FnMut(u64)) -> u64 {
+    let mut test = |seed| {
+        let _running = Running(name, seed);
+        test(seed);
+    };
     if let Some(seed) = number("SEED") {
         test(seed);
         return 1;

@@ -340,7 +340,7 @@ impl World<'_> {
         let last = ends.map(|held| by_clock(&it.server, held.ends)).max();
         self.left_until = self.left_until.max(last.unwrap_or(0));
         it.server.becomes(self.now, true, copy);
-        (it.stalled_until, it.disturbed) = (0, self.now + SECOND);
+        it.disturbed = self.now.max(it.stalled_until) + SECOND;
         let slots: Vec<u16> = KEYS.map(|key| slot_of(key.as_bytes())).to_vec();
         for slot in slots {
             if self.shard_of(slot) == shard {
