@@ -79,7 +79,7 @@ static AUDIENCE: MainThread<Cell<Audience>> = MainThread::new(Cell::new(Audience
 /// changes.
 static IS_REPORTED: MainThread<Cell<bool>> = MainThread::new(Cell::new(false));
 
-/// Whether the server has no other module, as found in the first cron after a
+/// Whether no other module may hear of key events, as found in the first cron after a
 /// module was loaded or unloaded.
 static IS_ONLY_MODULE: MainThread<Cell<Option<bool>>> = MainThread::new(Cell::new(None));
 
@@ -124,7 +124,7 @@ impl Context {
             return;
         }
         if IS_ONLY_MODULE.get().get().is_none() {
-            IS_ONLY_MODULE.get().set(Some(self.modules() == Some(1)));
+            IS_ONLY_MODULE.get().set(Some(!self.has_other_modules()));
         }
         let flags = self.flags();
         let replication = Info::of(self, c"replication");

@@ -9,6 +9,10 @@ use super::{Context, OwnedText, Text, raw};
 const NEWEST_REDIS: (u32, u32) = (8, 6);
 const NEWEST_VALKEY: (u32, u32) = (9, 1);
 
+/// Names and paths of modules that are parts of a server, and hear of no key
+/// events: those of Redis 8 and Valkey 9.1.
+const DEAF_MODULES: [(&[u8], &[u8]); 2] = [(b"vectorset", b""), (b"lua", b"lua")];
+
 /// Whether this node of a cluster may change a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Serves {
@@ -143,8 +147,8 @@ impl Context {
         std::str::from_utf8(&value).ok()?.parse().ok()
     }
 
-    /// How many modules the server has; `None` if it does not say.
-    pub(super) fn modules(&self) -> Option<usize> {
+    /// Whether the server may have modules beside this one that hear of key events.
+    pub(super) fn has_other_modules(&self) -> bool {
         // SAFETY: the format names the one text that follows.
         let reply = unsafe {
             raw::RedisModule_Call.unwrap_unchecked()(
@@ -154,7 +158,13 @@ impl Context {
                 c"LIST".as_ptr(),
             )
         };
-        Reply::new(reply).ok().map(|modules| modules.len())
+        let Ok(modules) = Reply::new(reply) else {
+            return true;
+        };
+        (0..modules.len()).any(|index| {
+            let [name, path] = [1, 5].map(|it| modules.text_in(index, it));
+            !DEAF_MODULES.contains(&(&name, &path)) && *name != *crate::NAME.to_bytes()
+        })
     }
 
     /// How many replicas have reported recently, if the server needs any to
@@ -262,13 +272,29 @@ impl Reply {
     /// An element of a list, if the reply is one, as bytes.
     fn element(&self, index: usize) -> Option<Box<[u8]>> {
         // SAFETY: the element belongs to the reply, which is not freed yet.
+        unsafe { Self::bytes(raw::call_reply_array_element(self.0, index)) }
+    }
+
+    /// An element of a list in a list of lists, as bytes; none if it is no text.
+    fn text_in(&self, list: usize, index: usize) -> Box<[u8]> {
+        // SAFETY: as in `element`.
+        let text = unsafe {
+            let list = raw::call_reply_array_element(self.0, list);
+            let text = (!list.is_null()).then(|| raw::call_reply_array_element(list, index));
+            text.and_then(|text| Self::bytes(text))
+        };
+        text.unwrap_or_default()
+    }
+
+    /// # Safety
+    ///
+    /// `text` is null, or belongs to a reply that is not freed yet.
+    unsafe fn bytes(text: *mut raw::RedisModuleCallReply) -> Option<Box<[u8]>> {
+        let mut len = 0;
+        // SAFETY: the caller's.
         unsafe {
-            let element = raw::call_reply_array_element(self.0, index);
-            if element.is_null() {
-                return None;
-            }
-            let mut len = 0;
-            let bytes = raw::call_reply_string_ptr(element, &raw mut len);
+            let bytes =
+                (!text.is_null()).then(|| raw::call_reply_string_ptr(text, &raw mut len))?;
             (!bytes.is_null()).then(|| std::slice::from_raw_parts(bytes.cast(), len).into())
         }
     }

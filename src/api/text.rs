@@ -49,6 +49,9 @@ impl<'a> Text<'a> {
         self.text
     }
 
+    /// The bytes. Those of a key must be asked for again after each call that
+    /// may emit key events: another module may keep the name of the key then, and
+    /// trim it, which moves its bytes.
     pub(crate) fn bytes(&self) -> &'a [u8] {
         let mut len = 0;
         // SAFETY: the string is alive, and its bytes do not move while it is
