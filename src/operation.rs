@@ -9,39 +9,43 @@ use crate::api::{Context, Text};
 pub(crate) struct Operation<'a> {
     pub(crate) ctx: &'a Context,
     pub(crate) now: Timestamp,
+    pub(crate) db: u32,
     pub(crate) key: Text<'a>,
-    /// The name of the lock of the key.
-    pub(crate) name: Name<'a>,
     /// The owner that makes the request; none when a deadline has come.
     pub(crate) caller: Option<Text<'a>>,
 }
 
 impl<'a> Operation<'a> {
-    pub(crate) fn new(
+    pub(crate) const fn new(
         ctx: &'a Context,
         now: Timestamp,
         (db, key): (u32, Text<'a>),
         caller: Option<Text<'a>>,
     ) -> Self {
-        let name = Name {
-            db,
-            key: key.bytes(),
-        };
         Self {
             ctx,
             now,
+            db,
             key,
-            name,
             caller,
         }
     }
 
+    /// The name of the lock. It must not be kept over key events: see
+    /// [`Text::bytes`].
+    pub(crate) fn name(&self) -> Name<'a> {
+        Name {
+            db: self.db,
+            key: self.key.bytes(),
+        }
+    }
+
     /// The same for another key of the database.
-    pub(crate) fn at<'b>(&self, key: Text<'b>) -> Operation<'b>
+    pub(crate) const fn at<'b>(&self, key: Text<'b>) -> Operation<'b>
     where
         'a: 'b,
     {
-        Operation::new(self.ctx, self.now, (self.name.db, key), self.caller)
+        Operation::new(self.ctx, self.now, (self.db, key), self.caller)
     }
 }
 

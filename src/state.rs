@@ -117,12 +117,12 @@ impl State {
     /// server will report no more losses of it.
     fn turn_all_away(&mut self, op: &Operation<'_>) {
         while !self.locks.turn_is_over() {
-            let Some(ended) = self.locks.withdraw_one(op.name) else {
+            let Some(ended) = self.locks.withdraw_one(op.name()) else {
                 return;
             };
             self.deliveries.turn_away(op.ctx, &ended);
         }
-        self.locks.settle_later(op.name);
+        self.locks.settle_later(op.name());
     }
 
     /// Schedules a check of all locks if the wall clock was set back: the
@@ -231,14 +231,14 @@ impl State {
     /// The connection to which a hold may have to be bound; relevant only if
     /// anything is remembered of the lock.
     pub(crate) fn session_for(&self, op: &Operation<'_>) -> Option<u64> {
-        let remembered = self.locks.is_contended(op.name);
+        let remembered = self.locks.is_contended(op.name());
         remembered.then(|| op.ctx.session()).flatten()
     }
 
     /// The same for holds of several locks.
     pub(crate) fn session_for_any(&self, op: &Operation<'_>, keys: &[Text]) -> Option<u64> {
         let is_remembered = |key: &Text| {
-            let (db, key) = (op.name.db, key.bytes());
+            let (db, key) = (op.db, key.bytes());
             self.locks.is_contended(Name { db, key })
         };
         let any = keys.iter().any(is_remembered);

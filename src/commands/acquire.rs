@@ -105,7 +105,7 @@ fn limits(state: &mut State, op: &Operation<'_>, mode: Mode) -> Limits {
         if state.shared_cache.holders() as u64 >= shared_max {
             state.shared_cache.drop_ended(op.now);
         }
-        shared_elsewhere = state.shared_cache.holders_except(op.name) as u64;
+        shared_elsewhere = state.shared_cache.holders_except(op.name()) as u64;
     }
     Limits {
         waiters_max: settings::number(Setting::MaxWaiters),
@@ -135,7 +135,7 @@ fn record(state: &mut State, op: &Operation<'_>, outcome: &Outcome) {
             state
                 .deliveries
                 .grants
-                .confirm(op.name.db, op.name.key, owner);
+                .confirm(op.db, op.key.bytes(), owner);
         }
         Outcome::Busy | Outcome::Queued(_, None) => {}
     }

@@ -12,7 +12,7 @@ use crate::transact;
 pub(super) fn run(call: &Call<'_>) -> Option<()> {
     let KeyAndOwner { key, owner } = call.parsed(syntax::key_and_owner(call.arguments))?;
     let cancelled = call.change(&[*key], Some(*owner), |state, op| {
-        let Some(ended) = state.locks.cancel(op.name, owner.bytes()) else {
+        let Some(ended) = state.locks.cancel(op.name(), owner.bytes()) else {
             return Ok(false);
         };
         // The connection that made the request needs no message: it has the reply.

@@ -24,11 +24,11 @@ pub(super) fn run(call: &Call<'_>) -> Option<()> {
     let removed = call.change(&[*key], None, |state, op| {
         // This deletes other owners' holds, so it reads all of them.
         let key = Key::open_to_read(op.ctx, op.key);
-        let confirms = |key: &Key<'_>| store::confirms(key, op.name, &state.shared_cache, op.now);
+        let confirms = |key: &Key<'_>| store::confirms(key, op.name(), &state.shared_cache, op.now);
         if !key.as_ref().is_some_and(confirms) {
-            state.shared_cache.forget(op.name);
+            state.shared_cache.forget(op.name());
         }
-        let is_orphan = |key| store::orphan(key, op.name, &state.shared_cache, op.now);
+        let is_orphan = |key| store::orphan(key, op.name(), &state.shared_cache, op.now);
         let orphan = key.as_ref().and_then(is_orphan);
         drop(key);
         if queue {
@@ -36,7 +36,7 @@ pub(super) fn run(call: &Call<'_>) -> Option<()> {
                 Some(_) => state.check_writable(op)?,
                 None => check_all(state, op, &[op.key])?,
             }
-            for ended in state.locks.clear_queue(op.name) {
+            for ended in state.locks.clear_queue(op.name()) {
                 state.deliveries.withdraw_by_others(op.ctx, &ended);
             }
         }
@@ -64,7 +64,7 @@ fn end_orphan(
     if fence.is_some() && orphan.fence != fence {
         return Ok(0);
     }
-    state.locks.note_orphan(op.now, op.name, orphan.fence);
+    state.locks.note_orphan(op.now, op.name(), orphan.fence);
     let changing = Changing::new(&[op.key]);
     Key::open(op.ctx, op.key).delete();
     op.ctx.replicate(c"DEL", op.key);

@@ -85,7 +85,7 @@ fn change_hold<N: Into<u64>>(
             state
                 .deliveries
                 .grants
-                .confirm(op.name.db, key.bytes(), owner.bytes());
+                .confirm(op.db, key.bytes(), owner.bytes());
         }
         Ok(done)
     })?;
@@ -175,7 +175,7 @@ pub(super) fn release_all(call: &Call<'_>) -> Option<()> {
                     state
                         .deliveries
                         .grants
-                        .confirm(op.name.db, key.bytes(), owner.bytes());
+                        .confirm(op.db, key.bytes(), owner.bytes());
                 }
                 Ok(None) => {}
                 Err(failure) => {

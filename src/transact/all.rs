@@ -64,7 +64,7 @@ impl<'a> LoadedAll<'a> {
         loaded.close(state);
         for key in keys {
             let op = op.at(*key);
-            if state.locks.is_contended(op.name) {
+            if state.locks.is_contended(op.name()) {
                 super::settle(state, &op);
             }
         }
@@ -93,7 +93,7 @@ impl<'a> LoadedAll<'a> {
         let mut loaded: Vec<_> = keys.iter().map(load).collect();
         let holds: Vec<_> = loaded.iter_mut().map(|it| it.hold.take()).collect();
         let names = keys.iter().map(|key| Name {
-            db: op.name.db,
+            db: op.db,
             key: key.bytes(),
         });
         Self {
@@ -145,7 +145,7 @@ pub(crate) fn check_all(
         let Some(opened) = Key::open_to_read(op.ctx, *key) else {
             continue;
         };
-        let (name, known) = (op.name, &state.shared_cache);
+        let (name, known) = (op.name(), &state.shared_cache);
         if !store::is_lock(&opened, name, op.caller, known, op.now) {
             // The next one who asks gets the same.
             state.shared_cache.forget(name);
@@ -170,7 +170,7 @@ fn grant(
     ticket: TicketId,
     keys: &[(u32, Box<[u8]>)],
 ) -> Vec<OwnedText> {
-    if keys.iter().any(|(db, _)| *db != op.name.db) {
+    if keys.iter().any(|(db, _)| *db != op.db) {
         // This needs that database to be selected.
         for (db, key) in keys {
             state.locks.settle_later(Name { db: *db, key });
@@ -207,7 +207,7 @@ fn hand_over(
     let granted = state.locks.grant_all(op.now, ticket, names, holds);
     let delivered = granted.map(|granted| {
         let named = keys.iter().map(|key| key.bytes().into()).collect();
-        match state.deliveries.grant(op.ctx, op.name.db, named, granted) {
+        match state.deliveries.grant(op.ctx, op.db, named, granted) {
             Ok(()) => Published::ToSomebody,
             Err(granted) => {
                 state.locks.skip_all(op.now, names, holds, &granted);

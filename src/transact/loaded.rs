@@ -55,7 +55,7 @@ impl<'a> Loaded<'a> {
     pub(crate) fn new(state: &mut State, op: &Operation<'a>) -> Self {
         let key = Key::open(op.ctx, op.key);
         let known = (&state.locks, &mut state.shared_cache);
-        let (hold, before) = store::load(&key, op.name, op.caller, known, op.now);
+        let (hold, before) = store::load(&key, op.name(), op.caller, known, op.now);
         Self {
             op: *op,
             key,
@@ -77,7 +77,7 @@ impl<'a> Loaded<'a> {
         diff.write(&self.key);
         let (locks, known) = (&mut state.locks, &mut state.shared_cache);
         let value = locks
-            .value_message(now, self.op.name, &self.hold)
+            .value_message(now, self.op.name(), &self.hold)
             .map(Box::new);
         if let Hold::Exclusive {
             who,
@@ -86,7 +86,7 @@ impl<'a> Loaded<'a> {
         } = &self.hold
             && extras.are_none()
         {
-            locks.know_holder(self.op.name, holder.fence, || match who {
+            locks.know_holder(self.op.name(), holder.fence, || match who {
                 Who::Caller => caller.map(|it| it.bytes().into()),
                 Who::Waiter(owner) => Some((&**owner).into()),
                 Who::Other => self.before.exclusive_owner().map(Into::into),
@@ -96,9 +96,9 @@ impl<'a> Loaded<'a> {
         if let Hold::Shared(shared) = self.hold {
             let stamp = store::stamp(&self.key, shared.fence());
             let most = settings::shared_holders_kept();
-            known.keep(self.op.name, stamp, shared, most);
+            known.keep(self.op.name(), stamp, shared, most);
         } else if !known.is_empty() {
-            known.forget(self.op.name);
+            known.forget(self.op.name());
         }
         drop(self.key);
         let events = diff.replicate(ctx, name);
@@ -121,7 +121,7 @@ impl<'a> Loaded<'a> {
         if let Hold::Shared(shared) = self.hold {
             let stamp = store::stamp(&self.key, shared.fence());
             let (known, most) = (&mut state.shared_cache, settings::shared_holders_kept());
-            known.put_back(self.op.name, stamp, shared, most);
+            known.put_back(self.op.name(), stamp, shared, most);
         }
     }
 

@@ -66,9 +66,9 @@ pub(crate) fn change<'a, R>(
                 }
             );
             let holder = before.exclusive_owner().filter(|_| is_stored);
-            let read = holder.map(|owner| (op.name, owner));
+            let read = holder.map(|owner| (op.name(), owner));
             let others = OtherHolders::new(op, read.as_slice(), &state.shared_cache);
-            act(&mut state.locks, op.name, hold, &others)
+            act(&mut state.locks, op.name(), hold, &others)
         }
     };
     let done = done.map(|step| {
@@ -172,8 +172,8 @@ impl<'a> Settled<'a> {
             changing,
         };
         let hold = &mut settled.loaded.hold;
-        if !state.locks.is_settled(op.now, op.name, hold) {
-            let step = state.locks.settle(op.now, op.name, hold);
+        if !state.locks.is_settled(op.now, op.name(), hold) {
+            let step = state.locks.settle(op.now, op.name(), hold);
             settled.perform(state, op, step.effects, step.announce);
         }
         settled
@@ -220,12 +220,12 @@ fn perform(
     while let Some(effect) = effects.pop_front() {
         match effect {
             Effect::HandOff(granted) => {
-                let keys = smallvec![op.name.key.into()];
-                let delivered = state.deliveries.grant(op.ctx, op.name.db, keys, granted);
+                let keys = smallvec![op.key.bytes().into()];
+                let delivered = state.deliveries.grant(op.ctx, op.db, keys, granted);
                 let Err(granted) = delivered else {
                     continue;
                 };
-                let (now, name) = (op.now, op.name);
+                let (now, name) = (op.now, op.name());
                 let step = state.locks.skip(now, name, hold, &granted);
                 effects.extend(step.effects);
                 announce = announce.max(step.announce);
@@ -235,16 +235,16 @@ fn perform(
                 fence,
                 listener,
             } => {
-                delivery::publish_lost(op.ctx, &listener, fence, &owner, op.name.key);
+                delivery::publish_lost(op.ctx, &listener, fence, &owner, op.key.bytes());
             }
             Effect::WaitEnded { owner, delivery } => {
                 let deliveries = &mut state.deliveries;
-                deliveries.end_wait(op.ctx, &delivery, &owner, op.name.key);
+                deliveries.end_wait(op.ctx, &delivery, &owner, op.key.bytes());
             }
             Effect::Withdrawn(delivery) => state.deliveries.withdraw(&delivery),
             Effect::Offer => {
                 if delivery::announce(op.ctx, op.key) == Published::ToNobody {
-                    let (now, name) = (op.now, op.name);
+                    let (now, name) = (op.now, op.name());
                     effects.extend(state.locks.nobody_took(now, name, hold).effects);
                 } else {
                     // The message has reached them.

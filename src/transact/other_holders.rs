@@ -41,7 +41,7 @@ impl<'a> OtherHolders<'a> {
         Self {
             ctx: op.ctx,
             now: op.now,
-            db: op.name.db,
+            db: op.db,
             read,
             next: Cell::new(0),
             known,

@@ -117,3 +117,18 @@ fn a_module_that_is_loaded_later_hears_of_the_next_change() {
     }
     assert!(is_taken());
 }
+
+#[test]
+fn another_module_may_keep_and_trim_the_name_of_a_key() {
+    let server = server_with("del TRIM");
+    let a = server.client();
+    a.number("RLOCK.ACQUIRE k owner-a 60000");
+    let waiter = wait_for(&server, "k", "owner-b", 1);
+    // It is no lock any more, and the next step waits for `RLOCK.FORCE`.
+    server.ask("HDEL k owner-a");
+    // A short word of a script may be in the room of an earlier, longer one.
+    let longer = "redis.call('GET', string.rep('x', 60)) ";
+    let script = format!("{longer}{longer}return redis.call('RLOCK.FORCE', 'k')");
+    a.call(&["EVAL", &script, "0"]);
+    assert!(waiter.fence() > 0);
+}
