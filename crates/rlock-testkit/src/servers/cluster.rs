@@ -245,9 +245,9 @@ impl Cluster {
     /// Cuts a node off from all other nodes, which know that.
     pub async fn cut_off(&self, node: usize) {
         let mut admin = self.admin(node).await;
-        let server: String = admin.run("INFO server").await;
-        if server.contains("valkey_version") {
-            // On Valkey `CLUSTER FORGET` would spread to the other nodes, so this node drops all their packets instead.
+        let help: Vec<String> = admin.run("DEBUG HELP").await;
+        if help.iter().any(|it| it.contains("-2 to drop all packets")) {
+            // On Valkey from 8.1 on `CLUSTER FORGET` would spread to the other nodes.
             let _: () = admin.run("DEBUG DROP-CLUSTER-PACKET-FILTER -2").await;
         } else {
             for other in (0..self.nodes.len()).filter(|other| *other != node) {
