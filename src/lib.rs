@@ -44,8 +44,6 @@ use api::{Context, Text, entry, raw};
 #[global_allocator]
 static ALLOCATOR: redis_module::alloc::RedisAlloc = redis_module::alloc::RedisAlloc;
 
-/// The name that settings, the `INFO` section and commands begin with.
-const NAME: &std::ffi::CStr = c"rlock";
 /// The version as `MODULE LIST` shows it: major, minor and patch, two digits
 /// each.
 const VERSION: c_int = version_part(env!("CARGO_PKG_VERSION_MAJOR")) * 1_00_00
@@ -97,7 +95,7 @@ unsafe fn on_load(
     let status = unsafe {
         raw::Export_RedisModule_Init(
             ctx.cast(),
-            NAME.as_ptr(),
+            api::NAME.as_ptr(),
             VERSION,
             raw::REDISMODULE_APIVER_1 as c_int,
         )

@@ -25,7 +25,14 @@ pub(crate) use questions::Serves;
 pub(crate) use section::Section;
 pub(crate) use text::{OwnedText, Text, Word};
 
-use std::cell::{OnceCell, UnsafeCell};
+use std::{
+    cell::{OnceCell, UnsafeCell},
+    ffi::CStr,
+};
+
+/// The name of the module, which settings, the `INFO` section and commands begin
+/// with.
+pub(crate) const NAME: &CStr = c"rlock";
 
 /// A value that only the server's main thread touches.
 pub(crate) struct MainThread<T>(UnsafeCell<T>);

@@ -4,7 +4,7 @@ use std::{ffi::CStr, io::ErrorKind, os::raw::c_int};
 
 use rlock_core::{Channel, ChannelKind};
 
-use super::{Context, OwnedText, Text, raw};
+use super::{Context, NAME, OwnedText, Text, raw};
 
 const NEWEST_REDIS: (u32, u32) = (8, 6);
 const NEWEST_VALKEY: (u32, u32) = (9, 1);
@@ -163,7 +163,7 @@ impl Context {
         };
         (0..modules.len()).any(|index| {
             let [name, path] = [1, 5].map(|it| modules.text_in(index, it));
-            !DEAF_MODULES.contains(&(&name, &path)) && *name != *crate::NAME.to_bytes()
+            !DEAF_MODULES.contains(&(&name, &path)) && *name != *NAME.to_bytes()
         })
     }
 
