@@ -154,14 +154,18 @@ impl Cluster {
     /// The master that has this slot.
     pub async fn index_of_slot(&self, slot: u16) -> usize {
         for node in self.alive() {
-            let nodes: String = self.admin(node).await.run("CLUSTER NODES").await;
-            let mine = nodes.lines().find(|line| line.contains("myself"));
-            let words = mine.unwrap_or_default().split_whitespace().skip(8);
-            if words.filter_map(range).any(|slots| slots.contains(&slot)) {
+            if self.has_slot(node, slot).await {
                 return node;
             }
         }
         panic!("no node has slot {slot}");
+    }
+
+    async fn has_slot(&self, node: usize, slot: u16) -> bool {
+        let nodes: String = self.admin(node).await.run("CLUSTER NODES").await;
+        let mine = nodes.lines().find(|line| line.contains("myself"));
+        let words = mine.unwrap_or_default().split_whitespace().skip(8);
+        words.filter_map(range).any(|slots| slots.contains(&slot))
     }
 
     /// The master that has the slot of this key.
@@ -235,7 +239,7 @@ impl Cluster {
         let migrate = format!("CLUSTER MIGRATESLOTS SLOTSRANGE {start} {end} NODE {target}");
         let _: () = admin.run(&migrate).await;
         eventually("the slots have moved", async || {
-            self.index_of_slot(start).await == to && self.index_of_slot(end).await == to
+            self.has_slot(to, start).await && self.has_slot(to, end).await
         })
         .await;
         self.agreed().await;
