@@ -27,6 +27,7 @@ const BEHIND: u64 = 1_000_000_000;
 
 pub(crate) struct Host {
     pub(crate) server: Server,
+    /// It never becomes earlier: what is under way would arrive in another order.
     pub(crate) stalled_until: u64,
     /// Until when it refuses everything.
     pub(crate) refuses_until: u64,
@@ -305,7 +306,10 @@ impl World<'_> {
                 self.ends_all(old);
             }
             // It learns that it is no master before it reads anything.
-            Outage::Paused => self.hosts[old].stalled_until = self.now + back + 1,
+            Outage::Paused => {
+                let it = &mut self.hosts[old];
+                it.stalled_until = it.stalled_until.max(self.now + back + 1);
+            }
         }
         match outage {
             Outage::Demoted => {
@@ -684,7 +688,8 @@ impl World<'_> {
         if !words[0].starts_with("RLOCK.") || words[0] == "RLOCK.INFO" {
             return;
         }
-        let few = words[..words.len().min(3)].join(" ");
+        // A renewal for replicas is two requests, with different leases.
+        let few = words[..words.len().min(4)].join(" ");
         let times = asked.entry(format!("{number} {host} {few}")).or_default();
         *times += 1;
         let times = *times;

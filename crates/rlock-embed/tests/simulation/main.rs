@@ -32,13 +32,16 @@ use twin::Wasm;
 use world::{Kind, Seen, World};
 
 /// Seeds that failed at some time.
-const FAILED: [u64; 6] = [
+const FAILED: [u64; 9] = [
     752_415_771_224,
     615_042_271_483,
     674_860_721_595,
     216_109_087_354,
     522_809_728_747,
     570_382_392_569,
+    753_782_145_997,
+    757_700_427_116,
+    330_975_249_423,
 ];
 /// How long new seeds are tried for each kind of world.
 const TIME: Duration = Duration::from_secs(30);

@@ -106,17 +106,22 @@ impl World<'_> {
         self.later(late, Happening::ServerSees(session));
     }
 
-    /// A connection ends at the server, and soon after at its client.
+    /// A server ends a connection, and its client sees that soon after. What is under way to the server is lost.
     pub(crate) fn server_ends(&mut self, session: u64) {
         let soon = self.below(30 * MS);
         let Some(wire) = self.wires.get_mut(&session) else {
             return;
         };
         self.clients[wire.client].is_disturbed(self.now);
+        wire.is_lost.0 = true;
+        let host = wire.host;
         if !std::mem::replace(&mut wire.is_cut, true) {
             self.later(soon, Happening::Ends(session));
         }
-        self.later(0, Happening::ServerSees(session));
+        if let Some(it) = self.hosts.get_mut(host) {
+            it.server.close(session);
+            self.has_acted(host);
+        }
     }
 
     /// The connections of a client that are not cut, or those to one server.
