@@ -42,12 +42,12 @@ impl KeyEvent {
         class as c_int
     }
 
-    /// Whether anybody but this module may hear of it. The server calls this
-    /// module, too, which costs more than an acquire's own part of the work.
+    /// Whether anybody but this module may hear of it. If nobody does, the server
+    /// would only call this module back.
     fn is_heard(self) -> bool {
         // SAFETY: takes nothing.
         let published = unsafe { raw::published_key_events() };
-        IS_ONLY_MODULE.get().get() != Some(true) || published & self.class() != 0
+        OTHERS_HEAR.get().get() != Some(false) || published & self.class() != 0
     }
 
     /// Whether the server passes on one of this module's events: its text then
@@ -79,9 +79,9 @@ static AUDIENCE: MainThread<Cell<Audience>> = MainThread::new(Cell::new(Audience
 /// changes.
 static IS_REPORTED: MainThread<Cell<bool>> = MainThread::new(Cell::new(false));
 
-/// Whether no other module may hear of key events, as found in the first cron after a
+/// Whether other modules may hear of key events, as found in the first cron after a
 /// module was loaded or unloaded.
-static IS_ONLY_MODULE: MainThread<Cell<Option<bool>>> = MainThread::new(Cell::new(None));
+static OTHERS_HEAR: MainThread<Cell<Option<bool>>> = MainThread::new(Cell::new(None));
 
 /// Whether the log already has the line about it.
 static IS_DIVERGING: MainThread<Cell<bool>> = MainThread::new(Cell::new(false));
@@ -115,16 +115,17 @@ impl Context {
 
     /// From now on another module may hear of key events.
     pub(crate) fn assume_modules() {
-        IS_ONLY_MODULE.get().set(None);
+        OTHERS_HEAR.get().set(None);
     }
 
-    /// Looks who needs the changes, until [`Context::assume_audience`].
+    /// Looks who needs the changes, until [`Context::assume_audience`], and who
+    /// hears of key events, until [`Context::assume_modules`].
     pub(crate) fn find_audience(&self) {
         if !IS_REPORTED.get().get() {
             return;
         }
-        if IS_ONLY_MODULE.get().get().is_none() {
-            IS_ONLY_MODULE.get().set(Some(!self.has_other_modules()));
+        if OTHERS_HEAR.get().get().is_none() {
+            OTHERS_HEAR.get().set(Some(self.has_other_modules()));
         }
         let flags = self.flags();
         let replication = Info::of(self, c"replication");

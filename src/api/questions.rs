@@ -133,37 +133,38 @@ impl Context {
     /// The value of a setting of the server; `None` if the server does not
     /// report it.
     pub(crate) fn config_number(&self, name: &CStr) -> Option<u64> {
-        // SAFETY: the format names the two texts that follow.
-        let reply = unsafe {
-            raw::RedisModule_Call.unwrap_unchecked()(
-                self.raw(),
-                c"CONFIG".as_ptr(),
-                c"cc".as_ptr(),
-                c"GET".as_ptr(),
-                name.as_ptr(),
-            )
-        };
-        let value = Reply::new(reply).ok()?.element(1)?;
+        let value = self.ask(c"CONFIG", c"GET", Some(name)).ok()?.element(1)?;
         std::str::from_utf8(&value).ok()?.parse().ok()
     }
 
     /// Whether the server may have modules beside this one that hear of key events.
     pub(super) fn has_other_modules(&self) -> bool {
-        // SAFETY: the format names the one text that follows.
-        let reply = unsafe {
-            raw::RedisModule_Call.unwrap_unchecked()(
-                self.raw(),
-                c"MODULE".as_ptr(),
-                c"c".as_ptr(),
-                c"LIST".as_ptr(),
-            )
-        };
-        let Ok(modules) = Reply::new(reply) else {
+        let Ok(modules) = self.ask(c"MODULE", c"LIST", None) else {
             return true;
         };
         (0..modules.len()).any(|index| {
             let [name, path] = [1, 5].map(|it| modules.text_in(index, it));
             !DEAF_MODULES.contains(&(&name, &path)) && *name != *NAME.to_bytes()
+        })
+    }
+
+    /// The reply to a question of one word or two.
+    fn ask(
+        &self,
+        command: &CStr,
+        question: &CStr,
+        about: Option<&CStr>,
+    ) -> Result<Reply, ErrorKind> {
+        let format = if about.is_some() { c"cc" } else { c"c" };
+        // SAFETY: as in `pubsub`.
+        Reply::new(unsafe {
+            raw::RedisModule_Call.unwrap_unchecked()(
+                self.raw(),
+                command.as_ptr(),
+                format.as_ptr(),
+                question.as_ptr(),
+                about.map_or(std::ptr::null(), CStr::as_ptr),
+            )
         })
     }
 
