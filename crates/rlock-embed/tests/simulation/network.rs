@@ -114,14 +114,10 @@ impl World<'_> {
         };
         self.clients[wire.client].is_disturbed(self.now);
         wire.is_lost.0 = true;
-        let host = wire.host;
         if !std::mem::replace(&mut wire.is_cut, true) {
             self.later(soon, Happening::Ends(session));
         }
-        if let Some(it) = self.hosts.get_mut(host) {
-            it.server.close(session);
-            self.has_acted(host);
-        }
+        self.later(0, Happening::ServerSees(session));
     }
 
     /// The connections of a client that are not cut, or those to one server.
@@ -238,7 +234,13 @@ impl World<'_> {
             return;
         };
         let stalled_until = self.hosts.get(wire.host).map_or(0, |it| it.stalled_until);
-        let from = stalled_until.max(wire.is_late_until);
+        // What is lost is not late.
+        let late_until = if wire.is_lost.0 {
+            0
+        } else {
+            wire.is_late_until
+        };
+        let from = stalled_until.max(late_until);
         if from > self.now {
             return self.not_before(from, number, happening);
         }
