@@ -429,6 +429,9 @@ impl World<'_> {
     fn leaves(&mut self, client: usize, guard: u64, least: Option<u64>) -> What {
         let this = &mut self.clients[client];
         let it = this.guards.remove(&guard).unwrap();
+        if least.is_some() {
+            this.gives_up(&it.owner, LIMIT);
+        }
         let until = match least {
             None => Some(0),
             // The client counts from the moment when it learned of the grant.
@@ -744,7 +747,7 @@ impl World<'_> {
         match chance {
             // Its caller has gone meanwhile, or drops it.
             kind @ (0 | 1) => {
-                self.clients[client].guards.remove(&guard);
+                self.clients[client].drops(guard);
                 let event = match kind {
                     0 => Event::Untaken { guard },
                     _ => Event::Leave { guard },
@@ -819,6 +822,17 @@ impl crate::world::Client {
     /// The name of the owner of the next call for a lock.
     fn next_owner(&self, activity: Option<u64>) -> String {
         self.typed.next_owner(activity)
+    }
+
+    /// Forgets a guard whose end nobody reports.
+    pub(crate) fn drops(&mut self, guard: u64) {
+        if let Some(it) = self.guards.remove(&guard) {
+            self.gives_up(&it.owner, it.permits);
+        }
+    }
+
+    fn gives_up(&mut self, owner: &str, permits: u32) {
+        *self.given_up.entry(owner.to_owned()).or_default() += permits;
     }
 
     /// Whether a guard is being upgraded.

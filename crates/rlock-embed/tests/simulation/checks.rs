@@ -214,7 +214,7 @@ impl World<'_> {
         it.map(|it| format!("{it:?} was not kept"))
     }
 
-    /// The server has no more permits than are in use.
+    /// The server has no more permits than are in use, or were given up without an outcome.
     pub(crate) fn check_parts(&mut self, client: usize, guard: u64) {
         let this = &self.clients[client];
         let Some(it) = this.guards.get(&guard) else {
@@ -230,7 +230,8 @@ impl World<'_> {
         }
         let (key, _) = &it.fences[0];
         let there = self.there(key, &it.owner).map_or(0, |it| it.permits);
-        if there > this.guards_of(it) {
+        let given_up = this.given_up.get(&it.owner).copied().unwrap_or(0);
+        if there > this.guards_of(it) + given_up {
             let wrong = format!("{there} permits are there for {it:?}");
             self.is_wrong(|| wrong);
         }

@@ -443,7 +443,7 @@ impl World<'_> {
             Step::Merge { client } => self.merges(*client),
             Step::Leave { client, which } => {
                 if let Some(guard) = self.nth_guard(*client, *which) {
-                    self.clients[*client].guards.remove(&guard);
+                    self.clients[*client].drops(guard);
                     self.tell(*client, &Event::Leave { guard });
                 }
             }

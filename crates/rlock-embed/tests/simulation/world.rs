@@ -163,6 +163,9 @@ pub(crate) struct Client {
     pub(crate) last: u64,
     pub(crate) calls: BTreeMap<u64, Call>,
     pub(crate) guards: BTreeMap<u64, Guard>,
+    /// The permits, by owner, that may be there without a guard: of guards that were dropped, and all of a hold that is
+    /// kept.
+    pub(crate) given_up: BTreeMap<String, u32>,
     /// The guard that was dropped when it was granted, and when: later reports about it may have come by then.
     pub(crate) left: Option<(u64, u64)>,
     pub(crate) is_closing: bool,
@@ -297,6 +300,7 @@ impl<'a> World<'a> {
             last: 0,
             calls: BTreeMap::new(),
             guards: BTreeMap::new(),
+            given_up: BTreeMap::new(),
             left: None,
             is_closing: false,
             unheard: (0, 0),
