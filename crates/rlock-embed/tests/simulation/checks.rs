@@ -179,25 +179,27 @@ impl World<'_> {
             });
             valid.extend(guards.map(|(_, it)| it));
         }
-        for (at, one) in valid.iter().enumerate() {
-            for (key, fence) in &one.fences {
-                let mut permits = one.permits;
-                for other in valid.iter().skip(at + 1) {
+        // Without fences that grow, each may be the last one.
+        let is_unordered = self.set_back > 0;
+        for (at, last) in valid.iter().enumerate() {
+            for (key, fence) in &last.fences {
+                if is_unordered && self.is_forgotten(key, &last.owner, *fence) {
+                    continue;
+                }
+                let mut permits = last.permits;
+                for (_, other) in valid.iter().enumerate().filter(|it| it.0 != at) {
                     let Some((_, with)) = other.fences.iter().find(|it| it.0 == *key) else {
                         continue;
                     };
-                    // Without fences that grow, either may be the earlier one.
-                    let may_be = |earlier: bool| earlier || self.set_back > 0;
-                    let is_in_doubt = may_be(fence < with)
-                        && self.is_forgotten(key, &one.owner, *fence)
-                        || may_be(with < fence) && self.is_forgotten(key, &other.owner, *with);
-                    if is_in_doubt || one.owner == other.owner && one.mode < 2 {
+                    let is_earlier = with <= fence || is_unordered;
+                    let is_same = last.owner == other.owner && last.mode < 2;
+                    if !is_earlier || is_same || self.is_forgotten(key, &other.owner, *with) {
                         continue;
                     }
                     permits += other.permits;
-                    let is_alone = one.mode == 0 || other.mode == 0;
-                    if is_alone || (one.mode > 1 && permits > LIMIT) {
-                        return Some(format!("held by {one:?} and {other:?}"));
+                    let is_alone = last.mode == 0 || other.mode == 0;
+                    if is_alone || (last.mode > 1 && permits > LIMIT) {
+                        return Some(format!("held by {last:?} and {other:?}"));
                     }
                 }
             }
