@@ -26,6 +26,12 @@ const TIME_MAX = 30 * 24 * 3600 * 1000;
 const TIMER_MAX = 2 ** 31 - 1;
 /** How much one read brings, in bytes. */
 const READ_MAX = 16 * 1024;
+/**
+ * The engine gets at most half of what was read at once, or this number of bytes if that is more. Then the answered callers run,
+ * and their new requests leave. The server works on these while the engine takes the rest. If it took everything at once,
+ * each side would wait while the other one works.
+ */
+const TAKEN_MIN = 32;
 /** Instead of a deadline in nanoseconds. */
 const NEVER = 2n ** 64n - 1n;
 /** How many changes an observer keeps. */
@@ -292,11 +298,23 @@ class Host {
 
   #connect({ connection, how, host, port }) {
     const secure = how === transport.tls || how === transport.insecure;
+    let untaken;
+    const takeRest = () => {
+      const bytes = untaken;
+      untaken = undefined;
+      if (bytes) notify(event.received, { connection, bytes });
+    };
     // One buffer for all reads, because the engine copies what is in it.
     const onread = {
       buffer: Buffer.allocUnsafe(READ_MAX),
       callback: (length, buffer) => {
-        notify(event.received, { connection, bytes: buffer.subarray(0, length) });
+        takeRest();
+        const taken = Math.min(length, Math.max(TAKEN_MIN, length >> 1));
+        if (taken < length) {
+          untaken = Buffer.from(buffer.subarray(taken, length));
+          setImmediate(takeRest);
+        }
+        notify(event.received, { connection, bytes: buffer.subarray(0, taken) });
         return true;
       },
     };
@@ -313,7 +331,10 @@ class Host {
       if (write === event.ended) this.#sockets.delete(connection);
       this.#handle(write, fields);
     };
-    const ended = (failure, text) => notify(event.ended, { connection, failure, text });
+    const ended = (failure, text) => {
+      takeRest();
+      notify(event.ended, { connection, failure, text });
+    };
     socket.setNoDelay(true);
     socket.once(secure ? 'secureConnect' : 'connect', () => notify(event.opened, { connection }));
     socket.on('error', error => {

@@ -17,11 +17,13 @@ use crate::pump::{State, now};
 
 /// The largest number of bytes that is read at once.
 const INPUT_LEN: usize = 16 * 1024;
-/// The endpoint gets at most half of the input at once, or this number of bytes if
-/// that is more. Then the answered callers run, and their new requests are written.
-/// The server works on these while the endpoint takes the rest. If it took
-/// everything at once, each side would wait while the other one works.
-const TAKEN_MIN: usize = 128;
+/// The endpoint gets the input in this number of parts, or in larger ones if the
+/// input is short. After each part the answered callers run, and their new requests
+/// are written. The server works on these while the endpoint takes the next part. If
+/// it took everything at once, each side would wait while the other one works.
+const INPUT_PARTS: usize = 6;
+/// The least number of bytes in such a part. The reply of a grant has 19.
+const PART_MIN: usize = 20;
 /// The capacity for output that is kept after a larger output.
 const OUTPUT_KEPT: usize = 64 * 1024;
 
@@ -51,9 +53,9 @@ struct Connection {
     address: Address,
     stream: Stream,
     input: Vec<u8>,
-    /// The part that was read and is not yet taken, and how much is taken at once.
+    /// What was read and is not yet taken, and how much is taken at once.
     untaken: Range<usize>,
-    at_once: usize,
+    part: usize,
     output: Vec<u8>,
     written: usize,
 }
@@ -70,7 +72,7 @@ pub(super) async fn serve(state: Arc<State>, id: ConnectionId, address: Address)
                 stream,
                 input: vec![0; INPUT_LEN],
                 untaken: 0..0,
-                at_once: TAKEN_MIN,
+                part: PART_MIN,
                 output: Vec::new(),
                 written: 0,
             };
@@ -95,7 +97,7 @@ impl Connection {
         loop {
             if !self.untaken.is_empty() {
                 let bytes = self.input.get(self.untaken.clone()).unwrap_or_default();
-                let bytes = bytes.get(..self.at_once).unwrap_or(bytes);
+                let bytes = bytes.get(..self.part).unwrap_or(bytes);
                 self.untaken.start += bytes.len();
                 let connection = self.id;
                 self.state.handle(Event::Received { connection, bytes });
@@ -115,7 +117,7 @@ impl Connection {
                 }
                 Poll::Ready(Ok(())) => {
                     self.untaken = 0..buffer.filled().len();
-                    self.at_once = TAKEN_MIN.max(self.untaken.len() / 2);
+                    self.part = PART_MIN.max(self.untaken.len() / INPUT_PARTS);
                 }
             }
         }
