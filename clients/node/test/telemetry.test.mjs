@@ -115,10 +115,14 @@ test('a listener that closes the client hears of all in order', async t => {
       closes.push(client.close());
     },
   });
-  // Their grants come together.
-  await Promise.all(Array.from({ length: 8 }, (_, at) => client.lock(`k${at}`)));
+  // Some of their grants come together, and the others too late.
+  const calls = await Promise.allSettled(Array.from({ length: 64 }, (_, at) => client.lock(`k${at}`)));
   await Promise.all(closes);
-  assert.deepEqual(heard, [...Array(8).fill('granted'), ...Array(8).fill('closed')]);
+  const granted = calls.filter(it => it.status === 'fulfilled').length;
+  assert.ok(granted > 1, `${granted}`);
+  // First the ends of holds, and then those of waits.
+  const closed = [...Array(granted).fill('closed'), ...Array(64 - granted).fill('Closed')];
+  assert.deepEqual(heard, [...Array(granted).fill('granted'), ...closed]);
 });
 
 test('callbacks are functions', async t => {
