@@ -21,7 +21,7 @@ const INPUT_LEN: usize = 16 * 1024;
 /// input is short. After each part the answered callers run, and their new requests
 /// are written. The server works on these while the endpoint takes the next part. If
 /// it took everything at once, each side would wait while the other one works.
-const INPUT_PARTS: usize = 4;
+const INPUT_PARTS: usize = 6;
 /// The least number of bytes in such a part. The reply of a grant has 19.
 const PART_MIN: usize = 20;
 /// The capacity for output that is kept after a larger output.
