@@ -388,13 +388,13 @@ func TestThousands(t *testing.T) {
 	done(t, c.Connect(background))
 	holds := make([]*Hold, 1000)
 	for i := range holds {
-		holds[i] = must(c.Lock(background, fmt.Sprint("k", i), Lease(4*time.Second)))(t)
+		holds[i] = must(c.Lock(background, fmt.Sprint("k", i), Lease(9*time.Second)))(t)
 	}
 	before := runtime.NumGoroutine()
 	var granted sync.WaitGroup
 	for i := range holds {
 		granted.Go(func() {
-			hold, err := c.Lock(background, fmt.Sprint("k", i), Lease(4*time.Second))
+			hold, err := c.Lock(background, fmt.Sprint("k", i), Lease(9*time.Second))
 			if err == nil {
 				err = hold.Release(background)
 			}
