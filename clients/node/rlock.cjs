@@ -263,14 +263,17 @@ class Host {
     });
   }
 
+  /** Passes an event to the engine. Whether anybody has heard of it. */
   #handle(write, first, second) {
     const { actions, deadline } = this.#engine.handle(write, first, second);
     // Bytes are written first: a caller that gets its result may call again at once, and the new request must come later.
     for (const it of actions) if (!this.#carryOut(it)) this.#reports.push(it);
     this.#wakeAt(deadline);
     // A listener may call again inside of this: what that call brings comes after the rest.
+    const isHeard = this.#reports.length > 0;
     while (this.#reports.length) this.#report(this.#reports.shift());
     this.#keepAlive();
+    return isHeard;
   }
 
   #carryOut(it) {
@@ -299,22 +302,28 @@ class Host {
   #connect({ connection, how, host, port }) {
     const secure = how === transport.tls || how === transport.insecure;
     let untaken;
-    const takeRest = () => {
-      const bytes = untaken;
-      untaken = undefined;
-      if (bytes) notify(event.received, { connection, bytes });
+    /** Passes this many bytes to the engine, and the next ones until somebody hears of them. */
+    const take = count => {
+      let isHeard = false;
+      while (untaken && !isHeard) {
+        const bytes = untaken.subarray(0, count);
+        untaken = bytes.length < untaken.length ? untaken.subarray(bytes.length) : undefined;
+        isHeard = notify(event.received, { connection, bytes });
+      }
     };
+    const takeRest = () => take(Infinity);
     // One buffer for all reads, because the engine copies what is in it.
     const onread = {
       buffer: Buffer.allocUnsafe(READ_MAX),
       callback: (length, buffer) => {
-        takeRest();
-        const taken = Math.min(length, Math.max(TAKEN_MIN, length >> 1));
-        if (taken < length) {
-          untaken = Buffer.from(buffer.subarray(taken, length));
+        const read = buffer.subarray(0, length);
+        untaken = untaken ? Buffer.concat([untaken, read]) : read;
+        const count = Math.max(TAKEN_MIN, untaken.length >> 1);
+        if (count < untaken.length) {
+          untaken = Buffer.from(untaken);
           setImmediate(takeRest);
         }
-        notify(event.received, { connection, bytes: buffer.subarray(0, taken) });
+        take(count);
         return true;
       },
     };
@@ -327,9 +336,9 @@ class Host {
     this.#sockets.set(connection, socket);
     this.#isAwaited = undefined;
     const notify = (write, fields) => {
-      if (this.#sockets.get(connection) !== socket) return;
+      if (this.#sockets.get(connection) !== socket) return false;
       if (write === event.ended) this.#sockets.delete(connection);
-      this.#handle(write, fields);
+      return this.#handle(write, fields);
     };
     const ended = (failure, text) => {
       takeRest();
@@ -350,7 +359,7 @@ class Host {
       return;
     }
     if (it.kind === action.note) {
-      this.#log(levels[it.level], it.text);
+      this.#say(levels[it.level], it.text);
       return;
     }
     if (it.kind === action.occurred) {
@@ -380,12 +389,21 @@ class Host {
     }
   }
 
+  /** Logs. What a user's function throws changes nothing here. */
+  #say(importance, text) {
+    try {
+      this.#log(importance, text);
+    } catch (error) {
+      warn('warn', `log has thrown: ${inspect(error)}`);
+    }
+  }
+
   /** Calls a user's function. What it throws changes nothing here. */
   async #tell(name, callback, value) {
     try {
       await callback(value);
     } catch (error) {
-      this.#log('warn', `${name} has thrown: ${inspect(error)}`);
+      this.#say('warn', `${name} has thrown: ${inspect(error)}`);
     }
   }
 

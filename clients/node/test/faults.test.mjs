@@ -258,6 +258,17 @@ test('the option log gets the warnings, and nothing is printed', async t => {
   assert.deepEqual(warnings, []);
 });
 
+test('a log that throws changes nothing else', async t => {
+  const warnings = [];
+  const add = warning => warnings.push(warning.message);
+  process.on('warning', add);
+  t.after(() => process.off('warning', add));
+  const log = () => { throw new Error('no space'); };
+  const client = connect(t, 'redis://127.0.0.1:1', { log, retryTimeout: 500 });
+  await assert.rejects(client.tryLock('k'), { code: 'Unavailable' });
+  await eventually('it is said', () => warnings.some(it => /^log has thrown: Error: no space/.test(it)));
+});
+
 test('a lack of rights names the key and the rule', async t => {
   const { servers: [{ port }] } = await start(t);
   await ask(port, 'ACL', 'SETUSER', 'few', 'on', '>p', '~other:*', '&rlock:client:*', '+@all');

@@ -18,7 +18,7 @@ use crate::pump::{State, now};
 /// The largest number of bytes that is read at once.
 const INPUT_LEN: usize = 16 * 1024;
 /// The endpoint gets the input in this number of parts, or in larger ones if the
-/// input is short. After each part the answered callers run, and their new requests
+/// input is short. After a part the answered callers run, and their new requests
 /// are written. The server works on these while the endpoint takes the next part. If
 /// it took everything at once, each side would wait while the other one works.
 const INPUT_PARTS: usize = 6;
@@ -90,18 +90,27 @@ impl Connection {
         if let Poll::Ready(failure) = self.read(context) {
             return Poll::Ready(failure);
         }
-        self.write(context)
+        let written = self.write(context);
+        if written.is_ready() {
+            self.part = self.untaken.len();
+            self.take();
+        }
+        written
+    }
+
+    /// Passes the next part of the input. Whether anybody has heard of it.
+    fn take(&mut self) -> bool {
+        let bytes = self.input.get(self.untaken.clone()).unwrap_or_default();
+        let bytes = bytes.get(..self.part).unwrap_or(bytes);
+        self.untaken.start += bytes.len();
+        self.state.receive(self.id, bytes)
     }
 
     fn read(&mut self, context: &mut Context<'_>) -> Poll<Failure> {
         loop {
-            if !self.untaken.is_empty() {
-                let bytes = self.input.get(self.untaken.clone()).unwrap_or_default();
-                let bytes = bytes.get(..self.part).unwrap_or(bytes);
-                self.untaken.start += bytes.len();
-                let connection = self.id;
-                self.state.handle(Event::Received { connection, bytes });
-                if !self.untaken.is_empty() {
+            while !self.untaken.is_empty() {
+                let is_heard = self.take();
+                if is_heard && !self.untaken.is_empty() {
                     context.waker().wake_by_ref();
                     return Poll::Pending;
                 }
@@ -117,7 +126,7 @@ impl Connection {
                 }
                 Poll::Ready(Ok(())) => {
                     self.untaken = 0..buffer.filled().len();
-                    self.part = PART_MIN.max(self.untaken.len() / INPUT_PARTS);
+                    self.part = PART_MIN.max(self.untaken.len().div_ceil(INPUT_PARTS));
                 }
             }
         }
@@ -154,6 +163,13 @@ impl Connection {
 }
 
 impl State {
+    /// Whether anybody has heard of it.
+    fn receive(self: &Arc<Self>, connection: ConnectionId, bytes: &[u8]) -> bool {
+        let event = Event::Received { connection, bytes };
+        let received = self.with_core_told(|core| core.machine.handle(now(), event));
+        received.1
+    }
+
     /// Exchanges the endpoint's output for the empty `output`. If there is no
     /// output, `waker` is woken once there is.
     fn take_output(&self, id: ConnectionId, output: &mut Vec<u8>, waker: &Waker) {

@@ -174,6 +174,11 @@ impl State {
     }
 
     fn with_core<T>(self: &Arc<Self>, work: impl FnOnce(&mut Core) -> T) -> T {
+        self.with_core_told(work).0
+    }
+
+    /// The same, and whether anybody has heard of it.
+    fn with_core_told<T>(self: &Arc<Self>, work: impl FnOnce(&mut Core) -> T) -> (T, bool) {
         // A request of a caller has one.
         let (mut first, mut later) = (None, Vec::new());
         let mut core = lock(&self.core);
@@ -193,13 +198,14 @@ impl State {
         // The background also ends here if it has nothing left to wait for.
         let rings = is_earlier || self.is_over(&core);
         drop(core);
+        let is_heard = first.is_some();
         for later in first.into_iter().chain(later) {
             self.finish(later);
         }
         if rings {
             self.alarm.notify_one();
         }
-        value
+        (value, is_heard)
     }
 
     /// Reads or changes the callers or the connections, without the session.

@@ -61,8 +61,8 @@ pub(crate) enum What {
     /// What several keys exclude was asked for, or to release other permits than a guard has.
     Invalid,
     Upgrade(u64),
-    /// Whether it was lost, and what the server must keep until when; 0 if the lock is free after the release.
-    Release(bool, Vec<(String, String, u64)>),
+    /// Whether it was lost, its owner, and what the server must keep until when; 0 if the lock is free after the release.
+    Release(bool, String, Vec<(String, String, u64)>),
     /// Some permits of this guard are released; whether it was lost.
     Part(u64, bool),
     Done,
@@ -442,7 +442,8 @@ impl World<'_> {
         let until = until.filter(|_| !is_other);
         let keys = it.fences.into_iter();
         let kept = keys.filter_map(|(key, _)| Some((key, it.owner.clone(), until?)));
-        What::Release(it.is_over, kept.collect())
+        let kept = kept.collect();
+        What::Release(it.is_over, it.owner, kept)
     }
 
     /// A client without requests does not notice that a connection is silent.
@@ -660,7 +661,7 @@ impl World<'_> {
                     self.is_wrong(|| "a wait without limit has ended".to_owned());
                 }
             }
-            (What::Release(was_over, kept), Action::Done { .. }) => {
+            (What::Release(was_over, _, kept), Action::Done { .. }) => {
                 if was_over {
                     self.is_wrong(|| "a guard is released that was lost".to_owned());
                 }
@@ -701,6 +702,7 @@ impl World<'_> {
             (what, Action::Failed { code, text, .. }) => {
                 let is_valid = matches!(what, What::Lock(..) | What::Part(..));
                 let this = &mut self.clients[client];
+                this.gives_up_with(&what);
                 // Such a guard cannot be upgraded, so nobody has waited for it.
                 let is_held = |guard| {
                     !this.is_closing && this.guards.get(guard).is_some_and(|it| !it.is_over)
@@ -828,6 +830,18 @@ impl crate::world::Client {
     pub(crate) fn drops(&mut self, guard: u64) {
         if let Some(it) = self.guards.remove(&guard) {
             self.gives_up(&it.owner, it.permits);
+        }
+    }
+
+    /// A release without an answer goes on, or failed.
+    pub(crate) fn gives_up_with(&mut self, release: &What) {
+        let owner = match release {
+            What::Release(_, owner, _) => Some(owner.clone()),
+            What::Part(guard, _) => self.guards.get(guard).map(|it| it.owner.clone()),
+            _ => None,
+        };
+        if let Some(owner) = owner {
+            self.gives_up(&owner, LIMIT);
         }
     }
 

@@ -164,7 +164,7 @@ pub(crate) struct Client {
     pub(crate) calls: BTreeMap<u64, Call>,
     pub(crate) guards: BTreeMap<u64, Guard>,
     /// The permits, by owner, that may be there without a guard: of guards that were dropped, and all of a hold that is
-    /// kept.
+    /// kept, or of which a release has no answer.
     pub(crate) given_up: BTreeMap<String, u32>,
     /// The guard that was dropped when it was granted, and when: later reports about it may have come by then.
     pub(crate) left: Option<(u64, u64)>,
