@@ -20,7 +20,8 @@ const INPUT_LEN: usize = 16 * 1024;
 /// The endpoint gets the input in this number of parts, or in larger ones if the
 /// input is short. After a part the answered callers run, and their new requests
 /// are written. The server works on these while the endpoint takes the next part. If
-/// it took everything at once, each side would wait while the other one works.
+/// it took everything at once, each side would wait while the other one works. If
+/// nobody is answered, the next part follows at once.
 const INPUT_PARTS: usize = 6;
 /// The least number of bytes in such a part. The reply of a grant has 19.
 const PART_MIN: usize = 20;
@@ -91,7 +92,8 @@ impl Connection {
             return Poll::Ready(failure);
         }
         let written = self.write(context);
-        if written.is_ready() {
+        // What was read counts even so.
+        if written.is_ready() && !self.untaken.is_empty() {
             self.part = self.untaken.len();
             self.take();
         }
