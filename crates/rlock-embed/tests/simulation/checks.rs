@@ -156,7 +156,12 @@ impl World<'_> {
         let is_settled = |since| it.fences.iter().all(|(key, _)| self.is_settled(key, since));
         // A new connection watches it with its next renewal. That the earlier one is dead shows after a third of the
         // lease, if neither end sees it.
-        let watched = since.saturating_sub(it.lease / 12 * 9 + MESSAGE);
+        let lease = match it.is_of_activity() {
+            // Other guards of the hold may have a longer one.
+            true => this.longest,
+            false => it.lease,
+        };
+        let watched = since.saturating_sub(lease / 12 * 9 + MESSAGE);
         let is_quiet = this.disturbed < watched && it.granted < watched && is_settled(watched);
         let is_late = now > since + 2 * MESSAGE;
         let is_busy = this.calls.values().any(|call| match &call.what {
