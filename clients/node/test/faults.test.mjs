@@ -41,8 +41,7 @@ test('what is asked in one turn of the event loop leaves in one write', async t 
 });
 
 test('ten thousand abandoned waits leave nothing', async t => {
-  const warnings = [];
-  process.on('warning', warning => warnings.push(warning.message));
+  const warnings = warningsDuring(t);
   const { url, servers: [{ port }] } = await start(t);
   const [holder, client] = [connect(t, url), connect(t, url)];
   const guard = await holder.lock('k');
@@ -247,11 +246,17 @@ test('a wrong password is reported once', async t => {
   }
 });
 
-test('the option log gets the warnings, and nothing is printed', async t => {
-  const [warnings, lines] = [[], []];
+/** What Node warns of until the end of the test. */
+function warningsDuring(t) {
+  const warnings = [];
   const add = warning => warnings.push(warning.message);
   process.on('warning', add);
   t.after(() => process.off('warning', add));
+  return warnings;
+}
+
+test('the option log gets the warnings, and nothing is printed', async t => {
+  const [warnings, lines] = [warningsDuring(t), []];
   const client = connect(t, 'redis://127.0.0.1:1', { log: (level, text) => lines.push(`${level} ${text}`), retryTimeout: 500 });
   await assert.rejects(client.tryLock('k'), { code: 'Unavailable' });
   assert.equal(lines.filter(line => line.startsWith('warn cannot reach 127.0.0.1:1 (')).length, 1);
@@ -259,10 +264,7 @@ test('the option log gets the warnings, and nothing is printed', async t => {
 });
 
 test('a log that throws changes nothing else', async t => {
-  const warnings = [];
-  const add = warning => warnings.push(warning.message);
-  process.on('warning', add);
-  t.after(() => process.off('warning', add));
+  const warnings = warningsDuring(t);
   const log = () => { throw new Error('no space'); };
   const client = connect(t, 'redis://127.0.0.1:1', { log, retryTimeout: 500 });
   await assert.rejects(client.tryLock('k'), { code: 'Unavailable' });

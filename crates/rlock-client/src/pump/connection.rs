@@ -105,7 +105,8 @@ impl Connection {
         let bytes = self.input.get(self.untaken.clone()).unwrap_or_default();
         let bytes = bytes.get(..self.part).unwrap_or(bytes);
         self.untaken.start += bytes.len();
-        self.state.receive(self.id, bytes)
+        let connection = self.id;
+        self.state.handle(Event::Received { connection, bytes })
     }
 
     fn read(&mut self, context: &mut Context<'_>) -> Poll<Failure> {
@@ -165,13 +166,6 @@ impl Connection {
 }
 
 impl State {
-    /// Whether anybody has heard of it.
-    fn receive(self: &Arc<Self>, connection: ConnectionId, bytes: &[u8]) -> bool {
-        let event = Event::Received { connection, bytes };
-        let received = self.with_core_told(|core| core.machine.handle(now(), event));
-        received.1
-    }
-
     /// Exchanges the endpoint's output for the empty `output`. If there is no
     /// output, `waker` is woken once there is.
     fn take_output(&self, id: ConnectionId, output: &mut Vec<u8>, waker: &Waker) {

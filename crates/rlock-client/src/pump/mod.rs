@@ -160,9 +160,11 @@ impl State {
         }
     }
 
-    /// Passes an event to the session, and carries out its actions.
-    pub(crate) fn handle(self: &Arc<Self>, event: Event<'_>) {
-        self.change(|machine, now| machine.handle(now, event));
+    /// Passes an event to the session, and carries out its actions. Whether anybody
+    /// has heard of it.
+    pub(crate) fn handle(self: &Arc<Self>, event: Event<'_>) -> bool {
+        let handled = self.with_core_told(|core| core.machine.handle(now(), event));
+        handled.1
     }
 
     /// Changes the session, and carries out its actions.
@@ -492,7 +494,9 @@ impl State {
                 }
             };
             tokio::select! {
-                () = rings => self.handle(Event::Tick),
+                () = rings => {
+                    self.handle(Event::Tick);
+                }
                 () = self.alarm.notified() => {}
             }
         }

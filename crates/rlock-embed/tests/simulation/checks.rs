@@ -186,13 +186,13 @@ impl World<'_> {
         }
         // Without fences that grow, each may be the last one.
         let is_unordered = self.set_back > 0;
-        for (at, last) in valid.iter().enumerate() {
+        for last in &valid {
             for (key, fence) in &last.fences {
                 if is_unordered && self.is_forgotten(key, &last.owner, *fence) {
                     continue;
                 }
                 let mut permits = last.permits;
-                for (_, other) in valid.iter().enumerate().filter(|it| it.0 != at) {
+                for other in valid.iter().filter(|it| !std::ptr::eq(**it, *last)) {
                     let Some((_, with)) = other.fences.iter().find(|it| it.0 == *key) else {
                         continue;
                     };

@@ -450,10 +450,9 @@ impl World<'_> {
             Step::Abandon { client, which } => {
                 if let Some(call) = self.nth_call(*client, *which) {
                     let this = &mut self.clients[*client];
-                    let abandoned = this.calls.remove(&call);
-                    abandoned
-                        .into_iter()
-                        .for_each(|it| this.gives_up_with(&it.what));
+                    if let Some(it) = this.calls.remove(&call) {
+                        this.gives_up_with(&it.what);
+                    }
                     self.tell(*client, &Event::Abandon { call });
                 }
             }
