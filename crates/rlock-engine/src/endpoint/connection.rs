@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::endpoint::{ConnectionId, Endpoint, Note, Source, Timer, silent};
-use crate::engine::instant::Instant;
+use crate::engine::instant::{Instant, STARVED};
 use crate::engine::node::Node;
 use crate::engine::request::{Reply, Request};
 use crate::engine::{self, Id};
@@ -55,7 +55,8 @@ pub(super) struct Connection {
     until: Instant,
     /// How long an answer may take.
     pub(super) limit: Duration,
-    /// The next check: not after the moment when it may have failed.
+    /// The next check: not after the moment when it may have failed, unless the
+    /// process was starved then.
     pub(super) timer_due: Option<Instant>,
     pub(super) output: Vec<u8>,
     /// The last command that was encoded, for its memory.
@@ -561,6 +562,17 @@ impl Endpoint {
             Some(due) if due > now => {
                 connection.timer_due = Some(due);
                 self.timers.insert((due, Timer::Connection(id)));
+            }
+            // A reply may be waiting to be read. A process that always runs late
+            // gets no third check.
+            Some(due)
+                if connection
+                    .timer_due
+                    .is_some_and(|it| it <= due && now - it > STARVED) =>
+            {
+                let again = now + STARVED;
+                connection.timer_due = Some(again);
+                self.timers.insert((again, Timer::Connection(id)));
             }
             Some(_) => {
                 let (address, limit) = (&connection.address, connection.limit);

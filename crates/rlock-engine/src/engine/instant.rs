@@ -3,6 +3,10 @@
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
+/// If a check for a reply itself ran this late, the process was starved. It waits the
+/// same time again before it concludes anything: the reply may have arrived unread.
+pub(crate) const STARVED: Duration = Duration::from_millis(100);
+
 /// A moment on this machine's clock: nanoseconds since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Instant(u64);

@@ -30,7 +30,7 @@ use std::time::Duration;
 
 use crate::engine::claims::Numbers;
 use crate::engine::hold::Grant;
-use crate::engine::instant::Instant;
+use crate::engine::instant::{Instant, STARVED};
 use crate::engine::node::Node;
 use crate::engine::request::{Renewal, Reply, Request, Requester, Sent};
 use crate::engine::terms::{Terms, Value, validity_end};
@@ -53,9 +53,6 @@ const PAUSE_MIN: Duration = Duration::from_millis(10);
 const MOVING_PAUSE: Duration = Duration::from_secs(1);
 /// The shortest time after which a connection counts as silent.
 const SILENCE_MIN: Duration = Duration::from_millis(500);
-/// If the check itself ran this late, the process was starved. It waits the same
-/// time again before it concludes anything: the reply may have arrived unread.
-const STARVED: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Default)]
 pub(super) struct Renewals {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rlock_engine::engine::terms::{Ask, Lease, Terms};
 
-use crate::played::{Played, push};
+use crate::played::{Played, RESPONSE, push};
 
 const CHANNEL: &str = "rlock:client:c";
 const NOT_ALLOWED: &str = "-NOPERM no\r\n";
@@ -201,4 +201,35 @@ fn a_hold_that_a_renewal_finds_under_another_fence_is_lost() {
     it.actions();
     it.answers(1, "RLOCK.RENEW", ":9\r\n");
     assert_eq!(it.did(), ["over: the server ended it"]);
+}
+
+/// The reply may have arrived meanwhile, and may even have been read: the pump hands it over in parts.
+#[test]
+fn a_process_that_stalled_may_still_read_before_a_connection_is_given_up() {
+    let mut it = Played::connected();
+    it.asks("k");
+    it.stalls(RESPONSE + 1_000);
+    it.passes(99);
+    it.answers(1, "RLOCK.ACQUIRE k o2", ":7\r\n");
+    assert_eq!(it.did(), ["call 2: granted 7"]);
+    it.passes(1_000);
+    it.asks("l");
+    it.actions();
+    it.stalls(RESPONSE + 1_000);
+    it.passes(99);
+    assert_eq!(it.did(), [""; 0]);
+    it.passes(1);
+    assert_eq!(it.did(), ["close 1"]);
+}
+
+/// A process that always runs late gives a silent server up, too.
+#[test]
+fn a_process_that_stalls_again_gives_a_connection_up() {
+    let mut it = Played::connected();
+    it.asks("k");
+    it.actions();
+    it.stalls(RESPONSE + 1_000);
+    assert_eq!(it.did(), [""; 0]);
+    it.stalls(1_000);
+    assert_eq!(it.did(), ["close 1"]);
 }
