@@ -25,6 +25,7 @@ import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.function.Consumer;
+import java.util.function.Supplier;
 import java.util.stream.Collectors;
 import java.util.stream.Stream;
 import javax.net.ssl.SSLContext;
@@ -165,7 +166,7 @@ public final class Client implements AutoCloseable {
 
     /** Connects now, and throws if that fails. Without it, the first call connects. */
     public void connect() {
-        join(call(null, Format::connect));
+        join(() -> call(null, Format::connect));
     }
 
     /** An owner for sequential work: its calls re-enter its locks, and the server detects deadlocks between activities. */
@@ -209,7 +210,7 @@ public final class Client implements AutoCloseable {
     private Object ask(String key, boolean changes, String command, String... options) {
         var name = key.getBytes(StandardCharsets.UTF_8);
         var words = Stream.concat(Stream.of(command, key), Stream.of(options)).collect(Collectors.toList());
-        var end = join(call(null, (event, call) -> Format.question(event, call, name, words, changes, Engine.NONE)));
+        var end = join(() -> call(null, (event, call) -> Format.question(event, call, name, words, changes, Engine.NONE)));
         var answer = ((List<?>) end.answers).get(0);
         if (answer instanceof RlockException) {
             throw (RlockException) answer;
@@ -219,7 +220,7 @@ public final class Client implements AutoCloseable {
 
     /** The counters of this client: grants, waits, losses, lateRenewals, reconnects. */
     public Map<String, Long> metrics() {
-        var counts = (List<?>) join(call(null, Format::metrics)).answers;
+        var counts = (List<?>) join(() -> call(null, Format::metrics)).answers;
         var names = new String[] {"grants", "waits", "losses", "lateRenewals", "reconnects"};
         var metrics = new LinkedHashMap<String, Long>();
         for (int i = 0; i < names.length; i++) {
@@ -239,7 +240,7 @@ public final class Client implements AutoCloseable {
         if (isClosing) {
             return;
         }
-        refuseToBlock(new CompletableFuture<>());
+        refuseToBlock();
         post(() -> handle(Format.leaveAll(new Writer())));
         var flushed = call(null, Format::flush);
         isClosing = true;
@@ -543,12 +544,25 @@ public final class Client implements AutoCloseable {
         }
     }
 
-    /** Abandons the call in the client's thread, which cannot wait for itself. */
-    private void refuseToBlock(CompletableFuture<?> end) {
-        if (Thread.currentThread() == thread && !end.isDone()) {
-            end.cancel(false);
+    /** The client's thread cannot wait for itself. */
+    private void refuseToBlock() {
+        if (Thread.currentThread() == thread) {
             throw new IllegalStateException("this would block the client: use the methods with Async on futures of locks");
         }
+    }
+
+    /** Abandons a call that has begun and would block. */
+    private void refuseToBlock(CompletableFuture<?> end) {
+        if (!end.isDone() && Thread.currentThread() == thread) {
+            end.cancel(false);
+            refuseToBlock();
+        }
+    }
+
+    /** Begins a call and waits for its end. An interrupt cancels the call. */
+    <T> T await(Supplier<CompletableFuture<T>> call) throws InterruptedException {
+        refuseToBlock();
+        return await(call.get());
     }
 
     /** Waits for the end of a call. An interrupt cancels the call. */
@@ -566,6 +580,12 @@ public final class Client implements AutoCloseable {
         } catch (ExecutionException failed) {
             throw thrown(failed.getCause());
         }
+    }
+
+    /** Begins a call and waits for its end. An interrupt does not end the wait. */
+    <T> T join(Supplier<CompletableFuture<T>> call) {
+        refuseToBlock();
+        return join(call.get());
     }
 
     /** Waits for the end of a call. An interrupt does not end the wait. */

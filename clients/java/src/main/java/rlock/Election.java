@@ -119,7 +119,7 @@ public final class Election {
      * @throws IllegalArgumentException if the value is too long
      */
     public Leadership campaign(byte[] value) throws InterruptedException {
-        return client.await(campaignAsync(value));
+        return client.await(() -> campaignAsync(value));
     }
 
     /** The same with a text, as UTF-8. */
@@ -129,7 +129,7 @@ public final class Election {
 
     /** Waits at most this time; zero means one try. Empty if this process does not lead. */
     public Optional<Leadership> tryCampaign(byte[] value, Duration wait) throws InterruptedException {
-        return Optional.ofNullable(client.await(campaignAsync(value, wait, null)));
+        return Optional.ofNullable(client.await(() -> campaignAsync(value, wait, null)));
     }
 
     /** The same with a text, as UTF-8. */
@@ -154,7 +154,7 @@ public final class Election {
 
     /** The leader at the moment of the request; empty if nobody leads. It may have changed since. */
     public Optional<Leader> leader() {
-        var answer = client.join(client.call(null, (to, call) -> Format.leader(to, call, bytes(name))));
+        var answer = client.join(() -> client.call(null, (to, call) -> Format.leader(to, call, bytes(name))));
         return Optional.ofNullable(answer.leader).map(Leader::new);
     }
 

@@ -175,18 +175,18 @@ public class Hold implements AutoCloseable {
     /** Makes the lease last for at least this time from now. */
     public void extend(Duration lease) {
         var millis = Engine.millis("lease", lease);
-        client.join(client.call(null, (to, call) -> Format.extend(to, call, number, millis)));
+        client.join(() -> client.call(null, (to, call) -> Format.extend(to, call, number, millis)));
     }
 
     /** Makes an exclusive hold shared. */
     public void downgrade() {
-        client.join(client.call(null, (to, call) -> Format.downgrade(to, call, number)));
+        client.join(() -> client.call(null, (to, call) -> Format.downgrade(to, call, number)));
     }
 
     /** Makes a shared hold exclusive; false after {@code wait}, and the hold is then still shared. */
     public boolean upgrade(Duration wait) {
         var millis = Engine.millis("wait", wait);
-        var end = client.join(client.call(this, (to, call) -> Format.upgrade(to, call, number, millis)));
+        var end = client.join(() -> client.call(this, (to, call) -> Format.upgrade(to, call, number, millis)));
         return end.kind == Format.Action.GRANTED;
     }
 }

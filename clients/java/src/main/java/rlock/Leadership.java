@@ -21,7 +21,7 @@ public final class Leadership extends Hold {
      * @throws RlockException {@code Unavailable}, after which either value may be published
      */
     public void proclaim(byte[] value) {
-        client.join(client.call(null, (to, call) -> Format.proclaim(to, call, number, value)));
+        client.join(() -> client.call(null, (to, call) -> Format.proclaim(to, call, number, value)));
     }
 
     /** The same with a text, as UTF-8. */

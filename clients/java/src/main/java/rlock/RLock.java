@@ -69,7 +69,7 @@ public final class RLock implements Lock {
     }
 
     private void lock(Terms terms) {
-        push(client.join(granted(null, client.owned().activity, terms)));
+        push(client.join(() -> granted(null, client.owned().activity, terms)));
     }
 
     @Override
@@ -80,7 +80,7 @@ public final class RLock implements Lock {
     /** Tries once. */
     @Override
     public boolean tryLock() {
-        return push(client.join(granted(Duration.ZERO, client.owned().activity, terms)));
+        return push(client.join(() -> granted(Duration.ZERO, client.owned().activity, terms)));
     }
 
     @Override
@@ -151,12 +151,12 @@ public final class RLock implements Lock {
 
     /** Waits for the lock: {@code try (var hold = lock.acquire())}. The hold belongs to no thread, so none can re-enter it. */
     public Hold acquire() throws InterruptedException {
-        return client.await(granted(null, null, terms));
+        return client.await(() -> granted(null, null, terms));
     }
 
     /** Waits at most this time; empty if the lock was not acquired. */
     public Optional<Hold> tryAcquire(Duration wait) throws InterruptedException {
-        return Optional.ofNullable(client.await(granted(wait, null, terms)));
+        return Optional.ofNullable(client.await(() -> granted(wait, null, terms)));
     }
 
     /** Waits for the lock. Cancelling the future withdraws the request. Stages without {@code Async} must not block. */
@@ -193,7 +193,7 @@ public final class RLock implements Lock {
         if (Thread.interrupted()) {
             throw new InterruptedException();
         }
-        return client.await(granted(wait, client.owned().activity, terms));
+        return client.await(() -> granted(wait, client.owned().activity, terms));
     }
 
     private CompletableFuture<Hold> granted(Duration wait, Client.Activity activity, Terms terms) {

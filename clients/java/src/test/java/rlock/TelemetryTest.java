@@ -110,7 +110,7 @@ class TelemetryTest {
         }
     }
 
-    /** It runs in the client's thread. */
+    /** It runs in the client's thread. What is refused does not begin. */
     @Test
     void callsThatBlockAreRefusedInAListener() throws Exception {
         var refused = new AtomicInteger();
@@ -119,17 +119,19 @@ class TelemetryTest {
             if (!it.kind().equals("hold")) {
                 return;
             }
-            for (var blocks : List.<Runnable>of(client.join().getLock("l")::lock, client.join()::close)) {
+            Runnable force = () -> client.join().force("held");
+            for (var blocks : List.of(client.join().getLock("l")::lock, force, client.join()::close)) {
                 assertThrows(IllegalStateException.class, blocks::run);
                 refused.incrementAndGet();
             }
         };
         try (var server = new Servers(); var listening = Client.builder(server.url).listener(listener).build()) {
             client.complete(listening);
+            var held = listening.getLock("held").acquire();
             listening.getLock("k").acquire().close();
-            eventually("both are refused", () -> refused.get() == 2);
-            // The call that was refused may have asked for it before.
-            eventually("nothing is left of it", () -> server.isFree("l"));
+            eventually("all are refused", () -> refused.get() == 3);
+            assertEquals("exclusive", listening.info("held").get("mode"));
+            assertTrue(held.isValid());
             assertTrue(listening.getLock("l").tryLock(), "it goes on");
         }
     }
