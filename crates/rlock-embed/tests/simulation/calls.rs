@@ -88,6 +88,14 @@ pub(crate) struct Locked {
     is_plain: bool,
 }
 
+/// The guards of one owner that were dropped.
+#[derive(Debug, Default)]
+pub(crate) struct Dropped {
+    pub(crate) permits: u32,
+    /// When the last one was.
+    pub(crate) since: u64,
+}
+
 #[derive(Debug)]
 pub(crate) struct Guard {
     pub(crate) fences: Vec<(String, u64)>,
@@ -430,7 +438,7 @@ impl World<'_> {
         let this = &mut self.clients[client];
         let it = this.guards.remove(&guard).unwrap();
         if least.is_some() {
-            this.gives_up(&it.owner, LIMIT);
+            this.given_up.insert(it.owner.clone());
         }
         let until = match least {
             None => Some(0),
@@ -484,9 +492,15 @@ impl World<'_> {
     }
 
     pub(crate) fn closes(&mut self, client: usize) {
+        let now = self.now;
         let this = &mut self.clients[client];
         if std::mem::replace(&mut this.is_closing, true) {
             return;
+        }
+        let guards = this.guards.values();
+        let guards: Vec<_> = guards.map(|it| (it.owner.clone(), it.permits)).collect();
+        for (owner, permits) in guards {
+            this.notes_dropped(owner, permits, now);
         }
         self.tell(client, &Event::LeaveAll {});
         self.calls(client, What::Flush, NONE, 1, |call| Event::Flush { call });
@@ -687,6 +701,7 @@ impl World<'_> {
             }
             (What::Flush, Action::Done { .. }) => {
                 if self.clients[client].is_closing {
+                    self.check_dropped(client);
                     self.closes_by(client, 0);
                 }
             }
@@ -749,7 +764,8 @@ impl World<'_> {
         match chance {
             // Its caller has gone meanwhile, or drops it.
             kind @ (0 | 1) => {
-                self.clients[client].drops(guard);
+                let now = self.now;
+                self.clients[client].drops(guard, now);
                 let event = match kind {
                     0 => Event::Untaken { guard },
                     _ => Event::Leave { guard },
@@ -827,10 +843,16 @@ impl crate::world::Client {
     }
 
     /// Forgets a guard whose end nobody reports.
-    pub(crate) fn drops(&mut self, guard: u64) {
+    pub(crate) fn drops(&mut self, guard: u64, now: u64) {
         if let Some(it) = self.guards.remove(&guard) {
-            self.gives_up(&it.owner, it.permits);
+            self.notes_dropped(it.owner, it.permits, now);
         }
+    }
+
+    fn notes_dropped(&mut self, owner: String, permits: u32, now: u64) {
+        let dropped = self.dropped.entry(owner).or_default();
+        dropped.permits += permits;
+        dropped.since = now;
     }
 
     /// A release without an answer goes on, or failed.
@@ -840,13 +862,7 @@ impl crate::world::Client {
             What::Part(guard, _) => self.guards.get(guard).map(|it| it.owner.clone()),
             _ => None,
         };
-        if let Some(owner) = owner {
-            self.gives_up(&owner, LIMIT);
-        }
-    }
-
-    fn gives_up(&mut self, owner: &str, permits: u32) {
-        *self.given_up.entry(owner.to_owned()).or_default() += permits;
+        self.given_up.extend(owner);
     }
 
     /// Whether a guard is being upgraded.

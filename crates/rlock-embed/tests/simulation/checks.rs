@@ -3,7 +3,7 @@
 use rlock_testkit::core::store::Stored;
 
 use crate::calls::{Guard, LIMIT, What};
-use crate::hosts::name;
+use crate::hosts::{KEYS, name};
 use crate::steps::Cut;
 use crate::world::{CLIENTS, MS, SECOND, World};
 
@@ -92,8 +92,8 @@ impl World<'_> {
             for (guard, it) in &mut guards {
                 if this.typed.remaining(*guard, now) == 0 {
                     let since = *it.dead_since.get_or_insert(now);
-                    // After a pause, it sends a heartbeat, and waits for half the grace.
-                    let running = this.stopped_until.max(this.reads_from);
+                    // After a pause, and after a grant, it sends a heartbeat, and waits for half the grace.
+                    let running = this.stopped_until.max(this.reads_from).max(it.granted);
                     let running = running + it.grace.unwrap_or(0) / 2;
                     let is_late = now > since.max(running) + LATE;
                     if is_late && !(it.is_over || is_stopped || this.is_closing) {
@@ -237,10 +237,33 @@ impl World<'_> {
         }
         let (key, _) = &it.fences[0];
         let there = self.there(key, &it.owner).map_or(0, |it| it.permits);
-        let given_up = this.given_up.get(&it.owner).copied().unwrap_or(0);
-        if there > this.guards_of(it) + given_up {
+        let dropped = this.dropped.get(&it.owner).map_or(0, |it| it.permits);
+        if !this.given_up.contains(&it.owner) && there > this.guards_of(it) + dropped {
             let wrong = format!("{there} permits are there for {it:?}");
             self.is_wrong(|| wrong);
+        }
+    }
+
+    /// A client that has released everything has left nothing of what it dropped.
+    pub(crate) fn check_dropped(&mut self, client: usize) {
+        let this = &self.clients[client];
+        let mut calls = this.calls.values();
+        let is_other = |call: &crate::calls::Call| matches!(call.what, What::Observe(..));
+        if self.kind.is_quorum() || this.is_unsure || !calls.all(is_other) {
+            return;
+        }
+        let is_dropped = |owner: &String| {
+            let dropped = this.dropped.get(owner);
+            dropped.is_some_and(|it| it.since > self.disturbed) && !this.given_up.contains(owner)
+        };
+        let left = KEYS.into_iter().find_map(|key| {
+            let core = &self.hosts[self.home(key)].server.core;
+            let held = core.store.get(core.now, name(key))?.held()?;
+            let mut owners = held.live_holders(core.now).map(|it| it.0);
+            owners.find(|it| is_dropped(it)).map(|it| (key, it.clone()))
+        });
+        if let Some((key, owner)) = left {
+            self.is_wrong(|| format!("client {client} has left {key} to {owner}"));
         }
     }
 

@@ -443,7 +443,8 @@ impl World<'_> {
             Step::Merge { client } => self.merges(*client),
             Step::Leave { client, which } => {
                 if let Some(guard) = self.nth_guard(*client, *which) {
-                    self.clients[*client].drops(guard);
+                    let now = self.now;
+                    self.clients[*client].drops(guard, now);
                     self.tell(*client, &Event::Leave { guard });
                 }
             }

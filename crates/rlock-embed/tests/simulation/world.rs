@@ -6,7 +6,7 @@ use rlock_embed::Machine;
 use rlock_embed::format::NONE;
 use rlock_embed::messages::{Action, Event, Together, read_output};
 
-use crate::calls::{Call, Guard};
+use crate::calls::{Call, Dropped, Guard};
 use crate::configuration::configured;
 use crate::hosts::{Forgotten, Host, Shard, Slots};
 use crate::network::Wire;
@@ -163,9 +163,10 @@ pub(crate) struct Client {
     pub(crate) last: u64,
     pub(crate) calls: BTreeMap<u64, Call>,
     pub(crate) guards: BTreeMap<u64, Guard>,
-    /// The permits, by owner, that may be there without a guard: of guards that were dropped, and all of a hold that is
-    /// kept, or of which a release has no answer.
-    pub(crate) given_up: BTreeMap<String, u32>,
+    /// The guards that were dropped, by owner. Their permits may be there until the client is closed.
+    pub(crate) dropped: BTreeMap<String, Dropped>,
+    /// The owners of holds that may be there without a guard: one is kept, or a release has no answer.
+    pub(crate) given_up: BTreeSet<String>,
     /// The guard that was dropped when it was granted, and when: later reports about it may have come by then.
     pub(crate) left: Option<(u64, u64)>,
     pub(crate) is_closing: bool,
@@ -300,7 +301,8 @@ impl<'a> World<'a> {
             last: 0,
             calls: BTreeMap::new(),
             guards: BTreeMap::new(),
-            given_up: BTreeMap::new(),
+            dropped: BTreeMap::new(),
+            given_up: BTreeSet::new(),
             left: None,
             is_closing: false,
             unheard: (0, 0),
