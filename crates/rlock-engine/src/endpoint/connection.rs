@@ -557,33 +557,24 @@ impl Endpoint {
         let Some(connection) = self.connections.get_mut(&id) else {
             return;
         };
-        match connection.deadline() {
-            None => connection.timer_due = None,
-            Some(due) if due > now => {
-                connection.timer_due = Some(due);
-                self.timers.insert((due, Timer::Connection(id)));
-            }
-            // A reply may be waiting to be read. A process that always runs late
-            // gets no third check.
-            Some(due)
-                if connection
-                    .timer_due
-                    .is_some_and(|it| it <= due && now - it > STARVED) =>
-            {
-                let again = now + STARVED;
-                connection.timer_due = Some(again);
-                self.timers.insert((again, Timer::Connection(id)));
-            }
-            Some(_) => {
+        // A reply may be waiting to be read. Only a check in time gives it up.
+        let is_late = connection.timer_due.is_some_and(|it| now - it > STARVED);
+        connection.timer_due = match connection.deadline() {
+            Some(due) if due <= now && is_late => Some(now + STARVED),
+            Some(due) if due <= now => {
                 let (address, limit) = (&connection.address, connection.limit);
                 let what = match connection.stage {
                     Stage::Opening => "no connection",
                     Stage::Greeting | Stage::Open => "no answer",
                 };
                 let failure = Failure::TimedOut(format!("{address}: {what} within {limit:?}"));
-                self.give_up(now, id, failure);
+                return self.give_up(now, id, failure);
             }
-        }
+            due => due,
+        };
+        let due = connection.timer_due;
+        self.timers
+            .extend(due.map(|due| (due, Timer::Connection(id))));
     }
 
     /// Closes a connection that can no longer be used.
