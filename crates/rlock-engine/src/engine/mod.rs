@@ -364,10 +364,7 @@ impl Engine {
             match timer {
                 Timer::Work(id) => self.work_is_due(now, id),
                 Timer::Hold(id) => self.hold_is_due(now, id),
-                Timer::Heartbeat(node) => {
-                    self.node_state(node).heartbeat = None;
-                    self.keep_heartbeat(now, node);
-                }
+                Timer::Heartbeat(node) => self.keep_heartbeat(now, node),
             }
             self.pass_turns(now);
         }

@@ -515,6 +515,7 @@ impl Engine {
     pub(super) fn keep_heartbeat(&mut self, now: Instant, node: Node) {
         let quiet = self.quiet.unwrap_or(HEARTBEAT.1);
         let state = self.node_state(node);
+        let heartbeat = state.heartbeat;
         let grace = state.graces.keys().next().copied();
         let lease = state.leases.keys().next().copied();
         let shortest = grace.into_iter().chain(lease).min();
@@ -533,12 +534,17 @@ impl Engine {
             self.send(now, (node, number), Requester::Ping, Request::Ping);
         }
         let silence = grace.map(|grace| sent + (grace / 2).max(HEARTBEAT.0));
-        if silence.is_some_and(|silence| silence <= now) {
-            self.actions
-                .push_back(Action::Retire { connection: number });
-            return self.set_heartbeat(node, None);
-        }
-        self.set_heartbeat(node, silence);
+        let is_late = heartbeat.is_some_and(|due| now - due > STARVED);
+        let due = match silence {
+            Some(silence) if silence <= now && is_late => Some(now + STARVED),
+            Some(silence) if silence <= now => {
+                self.actions
+                    .push_back(Action::Retire { connection: number });
+                None
+            }
+            silence => silence,
+        };
+        self.set_heartbeat(node, due);
     }
 
     pub(super) fn heartbeat_reply(&mut self, now: Instant, node: Node) {

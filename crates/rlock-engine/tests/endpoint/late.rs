@@ -232,3 +232,24 @@ fn a_process_that_stalls_again_may_still_read() {
     it.answers(1, "RLOCK.ACQUIRE k o2", ":7\r\n");
     assert_eq!(it.did(), ["call 2: granted 7"]);
 }
+
+/// The answer to a heartbeat may be waiting to be read, too.
+#[test]
+fn a_process_that_stalled_may_still_read_before_a_bound_hold_needs_another_connection() {
+    let mut it = Played::connected();
+    it.asks_on("k", Terms::new().bound(Duration::from_secs(2)).unwrap());
+    it.answers(1, "RLOCK.ACQUIRE k o2", ":7\r\n");
+    it.passes(600);
+    it.stalls(1_200);
+    it.passes(99);
+    it.answers(1, "PING", "+PONG\r\n");
+    // The next one is due at once.
+    it.answers(1, "PING", "+PONG\r\n");
+    assert_eq!(it.did(), ["call 2: granted 7"]);
+    it.passes(600);
+    it.stalls(1_200);
+    it.passes(99);
+    assert_eq!(it.did(), [""; 0]);
+    it.passes(1);
+    assert_eq!(it.did(), ["close 1"]);
+}
