@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use crate::endpoint::connection::{Purpose, ReplyKind, Stage};
 use crate::endpoint::{ConnectionId, Endpoint, Source, Timer};
-use crate::engine::instant::Instant;
+use crate::engine::instant::{Instant, STARVED};
 use crate::engine::node::Node;
 use crate::error::Failure;
 use crate::servers::{Address, Login, Tls};
@@ -128,11 +128,9 @@ impl Sentinels {
     /// The address of the master according to a round; none if no Sentinel has
     /// named it.
     fn chosen(&self, round: &Round) -> Option<Address> {
-        let (epoch, named) = self.newest(round)?;
+        let named = self.newest(round)?;
         match &self.last {
-            Some((used, true)) if named.contains(used) || self.has_named(used, epoch) => {
-                Some(used.clone())
-            }
+            Some((used, true)) if named.contains(used) => Some(used.clone()),
             Some((failed, false)) => {
                 let other = named.iter().find(|it| *it != failed);
                 other.or(named.first()).cloned()
@@ -141,23 +139,25 @@ impl Sentinels {
         }
     }
 
-    /// The newest epoch in the answers of a round, and the addresses in it.
-    fn newest(&self, round: &Round) -> Option<(Option<u64>, Vec<Address>)> {
+    /// The addresses in the newest epoch, if any Sentinel has answered in a round.
+    /// The last answers of Sentinels that are late or down now count too.
+    fn newest(&self, round: &Round) -> Option<Vec<Address>> {
         let answers = round.answered.iter();
         let answers = answers.filter_map(|number| self.all.get(*number)?.named.as_ref());
-        let epoch = answers.clone().map(|named| named.epoch).max()?;
-        let newest = answers.filter(|named| named.epoch == epoch);
-        let named: Vec<_> = newest.map(|named| self.at(named)).collect();
-        let named = if epoch.is_none() { most(named) } else { named };
-        Some((epoch, named))
-    }
-
-    /// Whether the last answer of any Sentinel, which may be late or down now, is
-    /// this address in this epoch.
-    fn has_named(&self, address: &Address, epoch: Option<u64>) -> bool {
-        let all = self.all.iter().filter(|it| it.late <= LATE_MAX);
-        let mut named = all.filter_map(|it| it.named.as_ref());
-        epoch.is_some() && named.any(|it| it.epoch == epoch && self.at(it) == *address)
+        answers.clone().next()?;
+        let late = self.all.iter();
+        let late = late.filter(|it| (1..=LATE_MAX).contains(&it.late));
+        let all = answers
+            .clone()
+            .chain(late.filter_map(|it| it.named.as_ref()));
+        let epoch = all.clone().map(|named| named.epoch).max()?;
+        Some(match epoch {
+            None => most(answers.map(|named| self.at(named)).collect()),
+            Some(_) => {
+                let newest = all.filter(|named| named.epoch == epoch);
+                newest.map(|named| self.at(named)).collect()
+            }
+        })
     }
 
     fn at(&self, named: &Named) -> Address {
@@ -307,12 +307,18 @@ impl Endpoint {
     }
 
     pub(super) fn sentinels_are_due(&mut self, now: Instant) {
-        let Source::Sentinels(sentinels) = &self.source else {
+        let Source::Sentinels(sentinels) = &mut self.source else {
             return;
         };
-        let until = sentinels.round.as_ref().and_then(|round| round.until);
-        if until.is_some_and(|until| until <= now) {
-            self.round_ends(now);
+        let round = sentinels.round.as_mut();
+        if let Some(until) = round.and_then(|round| round.until.as_mut())
+            && *until <= now
+        {
+            if now - *until <= STARVED {
+                return self.round_ends(now);
+            }
+            *until = now + STARVED;
+            self.timers.insert((*until, Timer::Sentinels));
         } else if sentinels.next.is_some_and(|next| next <= now)
             && self.is_connected(Node::default())
         {

@@ -233,3 +233,31 @@ fn a_replica_that_they_name_is_not_used() {
     assert_eq!(did[1], "close 4", "{did:?}");
     assert!(did[2].contains("is not a master"), "{did:?}");
 }
+
+/// It was cut off together with the old master. The others have named a newer one, and are late.
+#[test]
+fn a_sentinel_cannot_take_back_the_epoch_that_others_have_named() {
+    let mut it = connected();
+    for _ in 0..3 {
+        it.passes(500);
+        assert!(it.has_sent("SENTINEL"));
+        it.receives(1, named("old", 4));
+        it.passes(250);
+        let did = it.did();
+        assert!(
+            !did.iter().any(|it| it == "close 4" || it.contains("old")),
+            "{did:?}"
+        );
+    }
+}
+
+/// The others have answered in time, but the process has not read that.
+#[test]
+fn a_process_that_stalled_may_still_read_what_the_others_name() {
+    let mut it = asked();
+    it.receives(1, named("old", 3));
+    it.stalls(400);
+    it.receives(2, named("new", 4));
+    it.receives(3, named("new", 4));
+    assert_eq!(it.actions(), ["connect 4 to new:6379"]);
+}
