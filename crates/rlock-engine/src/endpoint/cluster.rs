@@ -7,7 +7,7 @@ use crate::endpoint::connection::{Purpose, ReplyKind};
 use crate::endpoint::main_connection::Outage;
 use crate::endpoint::{ConnectionId, Endpoint, Note, Source, Timer, silent};
 use crate::engine;
-use crate::engine::instant::Instant;
+use crate::engine::instant::{Instant, STARVED};
 use crate::engine::node::{Node, Routes, SLOTS};
 use crate::engine::proof::NODES_MAX;
 use crate::error::{Failure, ServerError};
@@ -23,6 +23,9 @@ pub(super) const ASKED_EVERY: Duration = Duration::from_secs(1);
 /// waits at a master that was cut off does not learn of its successor
 /// otherwise.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(5);
+/// For how long no report of a smaller epoch counts: the servers that know the
+/// larger one may be late.
+const EPOCH_COUNTS: Duration = Duration::from_secs(10);
 
 pub(super) struct Cluster {
     /// The first servers to ask.
@@ -35,6 +38,8 @@ pub(super) struct Cluster {
     refreshes: u64,
     /// Whether answers in progress may already be outdated.
     is_stale: bool,
+    /// The epoch of the routes, and until when no smaller one counts.
+    epoch: (u64, Instant),
     /// Which failed refreshes the user has seen.
     outage: Outage,
     /// When the next regular refresh is due, and the earliest moment for any
@@ -68,6 +73,7 @@ impl Cluster {
             refresh: None,
             refreshes: 0,
             is_stale: false,
+            epoch: (0, Instant::from_nanos(0)),
             outage: Outage::default(),
             next: Instant::from_nanos(0),
             earliest: Instant::from_nanos(0),
@@ -365,9 +371,15 @@ impl Endpoint {
             what: "no server reports the slots",
             failures: refresh.failures,
         });
+        let mut is_older = false;
         let is_news = match &found {
-            Ok(_) => {
+            Ok((reliability, _)) => {
                 cluster.outage = Outage::default();
+                let (epoch, until) = cluster.epoch;
+                is_older = reliability.epoch < epoch && now < until;
+                if !is_older {
+                    cluster.epoch = (reliability.epoch, now + EPOCH_COUNTS);
+                }
                 false
             }
             Err(failure) => cluster.outage.is_news(failure),
@@ -375,7 +387,9 @@ impl Endpoint {
         self.timers.insert((next, Timer::Cluster));
         match found {
             Ok((_, routes)) => {
-                self.engine.handle(now, engine::Event::Routes(routes));
+                if !is_older {
+                    self.engine.handle(now, engine::Event::Routes(routes));
+                }
                 self.resume_questions(now);
                 self.resume_watches(now);
                 self.start_at_nodes(now);
@@ -394,6 +408,11 @@ impl Endpoint {
         };
         let next = cluster.next;
         match &mut cluster.refresh {
+            // Their reports may be waiting to be read.
+            Some(refresh) if now - refresh.until > STARVED => {
+                refresh.until = now + STARVED;
+                self.timers.insert((refresh.until, Timer::Cluster));
+            }
             // The time limit of the connected servers is over.
             Some(refresh) if refresh.until <= now => {
                 let connections = &self.connections;

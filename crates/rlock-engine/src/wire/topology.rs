@@ -42,7 +42,7 @@ pub struct Reliability {
     /// not serve them, and does not know what the other servers have agreed on.
     pub is_ok: bool,
     /// The largest epoch that it knows.
-    epoch: u64,
+    pub epoch: u64,
 }
 
 /// Reads the reply to [`info`]; missing fields count as the lowest values.

@@ -679,3 +679,41 @@ fn a_bound_hold_that_has_moved_stays_valid() {
     }
     assert!(it.proofs[1].is_live(it.now()));
 }
+
+/// `m` took all slots over while `n` was cut off. Then `m` is late, and `n` still reports the old slots, but not for ever:
+/// epochs begin anew in a cluster that was reset.
+#[test]
+fn slots_of_an_older_epoch_do_not_count_while_those_who_know_better_may_be_late() {
+    let mut it = connected();
+    let new = |asked: &String| match &**asked {
+        "CLUSTER SLOTS" => slots(&[(0, 16383, "m")]),
+        "CLUSTER INFO" => info("ok", 8),
+        _ => ":9\r\n".to_owned(),
+    };
+    let old = |asked: &String| match &**asked {
+        "CLUSTER SLOTS" => two(),
+        "CLUSTER INFO" => info("ok", 7),
+        _ => ":9\r\n".to_owned(),
+    };
+    it.passes(5000);
+    it.answers_each(2, new);
+    it.answers_each(3, old);
+    // The hold moves.
+    it.answers_each(2, new);
+    for (key, to) in [("b1{a}", 2), ("b2{a}", 3)] {
+        // Each round waits a second for `m`.
+        it.passes(5000);
+        it.answers_each(3, old);
+        it.passes(1000);
+        it.answers_each(2, new);
+        it.actions();
+        it.asks(key);
+        let asked = format!("{to} RLOCK.ACQUIRE {key}");
+        let actions = it.actions();
+        assert!(
+            actions.iter().any(|it| it.starts_with(&asked)),
+            "{asked}: {actions:?}"
+        );
+        it.answers_each(2, new);
+    }
+}
