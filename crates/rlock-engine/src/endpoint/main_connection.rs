@@ -519,8 +519,8 @@ impl Endpoint {
         let call = start.call;
         let mut help = crate::wire::resp::Command::new("RLOCK.HELP");
         help.arg("?");
-        let limit = Some(self.settings.limits.response);
-        self.question(now, call, To::Node(node), (help, false), limit);
+        // The connection's own limit bounds it.
+        self.question(now, call, To::Node(node), (help, false), None);
     }
 
     /// Whether the answer to this question is needed for the start.

@@ -64,7 +64,7 @@ pub(super) struct Renewals {
     /// Holds that are due and wait for other renewals, by the moment when they
     /// are urgent.
     waiting: BTreeSet<(Instant, Id)>,
-    /// When the unanswered heartbeat was sent.
+    /// Since when an answer to a heartbeat is awaited.
     pub(super) ping: Option<Instant>,
 }
 
@@ -503,6 +503,10 @@ impl Engine {
 
     pub(super) fn grace_begins(&mut self, now: Instant, node: Node, grace: Duration) {
         if !grace.is_zero() && count(&mut self.node_state(node).graces, grace) {
+            // A heartbeat that was sent before may be older than half of this grace.
+            if let Some(since) = &mut self.node_state(node).renewals.ping {
+                *since = now;
+            }
             self.keep_heartbeat(now, node);
         }
     }
@@ -529,11 +533,11 @@ impl Engine {
             return self.set_heartbeat(node, Some(now + (interval - age)));
         }
         let is_new = state.renewals.ping.is_none();
-        let sent = *state.renewals.ping.get_or_insert(now);
+        let since = *state.renewals.ping.get_or_insert(now);
         if is_new {
             self.send(now, (node, number), Requester::Ping, Request::Ping);
         }
-        let silence = grace.map(|grace| sent + (grace / 2).max(HEARTBEAT.0));
+        let silence = grace.map(|grace| since + (grace / 2).max(HEARTBEAT.0));
         let is_late = heartbeat.is_some_and(|due| now - due > STARVED);
         let due = match silence {
             Some(silence) if silence <= now && is_late => Some(now + STARVED),

@@ -383,27 +383,21 @@ impl Session {
     pub fn handle(&mut self, now: Instant, event: Event<'_>) {
         self.now = now;
         if matches!(event, Event::Closed) {
-            self.end_flushes();
-            self.end_pauses();
+            // Nothing more is cleaned up, and the endpoint knows nothing of a pause.
+            self.end_calls(|it| match it {
+                Progress::Several(locking) => locking.paused.is_some(),
+                it => matches!(it, Progress::Flush),
+            });
         }
         self.endpoint.handle(now, event);
     }
 
-    /// The endpoint knows nothing of these calls. They hold nothing now.
-    fn end_pauses(&mut self) {
-        for (_, call) in std::mem::take(&mut self.pauses) {
-            self.calls.remove(&call);
+    /// Ends these calls with [`Error::Closed`].
+    fn end_calls(&mut self, are_ended: impl Fn(&Progress) -> bool) {
+        let calls = self.calls.iter().filter(|(_, it)| are_ended(it));
+        for call in calls.map(|(call, _)| *call).collect::<BTreeSet<_>>() {
+            self.abandon(self.now, call);
             self.fail(call, Error::Closed);
-        }
-    }
-
-    /// Nothing more is cleaned up.
-    fn end_flushes(&mut self) {
-        let flushes = self.calls.iter();
-        let flushes = flushes.filter(|(_, it)| matches!(it, Progress::Flush));
-        for flush in flushes.map(|(call, _)| *call).collect::<BTreeSet<_>>() {
-            self.calls.remove(&flush);
-            self.fail(flush, Error::Closed);
         }
     }
 
@@ -600,7 +594,7 @@ impl Session {
     /// guards are released.
     pub fn leave_all(&mut self, now: Instant) {
         self.now = now;
-        self.end_pauses();
+        self.end_calls(|it| matches!(it, Progress::Several(_)));
         self.tell(engine::Event::LeaveAll);
     }
 

@@ -253,3 +253,36 @@ fn a_process_that_stalled_may_still_read_before_a_bound_hold_needs_another_conne
     it.passes(1);
     assert_eq!(it.did(), ["close 1"]);
 }
+
+/// A wait has sent it, for which it is not too late.
+#[test]
+fn a_bound_hold_does_not_judge_a_heartbeat_that_was_sent_before_it() {
+    let mut it = Played::connected();
+    it.asks_on("w", renewed_every(Duration::from_secs(4)));
+    it.answers(1, "RLOCK.ACQUIRE w", "+WAITING\r\n");
+    it.passes(900);
+    it.asks_on("k", Terms::new().bound(Duration::from_secs(2)).unwrap());
+    it.passes(100);
+    assert_eq!(it.actions().last().unwrap(), "1 PING");
+    it.passes(1_050);
+    it.receives(1, ":7\r\n+PONG\r\n");
+    assert_eq!(it.did(), ["call 3: granted 7"]);
+}
+
+/// The connection opens, is greeted, and answers for the module, each time unread at first.
+#[test]
+fn a_process_that_stalls_while_it_connects_may_still_read() {
+    let mut it = Played::new("redis://h:1");
+    it.start();
+    it.stalls(RESPONSE + 1_000);
+    it.passes(99);
+    it.opens(1);
+    it.stalls(RESPONSE + 1_000);
+    it.passes(99);
+    it.greeted(1);
+    it.stalls(RESPONSE + 1_000);
+    it.passes(99);
+    assert_eq!(it.did(), ["connect 1 to h:1"]);
+    it.answers(1, "RLOCK.HELP", "*0\r\n");
+    assert_eq!(it.did(), ["call 1: done"]);
+}

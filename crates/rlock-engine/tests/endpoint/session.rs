@@ -482,8 +482,23 @@ fn keys_that_were_lost_before_the_last_was_granted_are_taken_again_after_a_pause
     assert!(!it.machine.endpoint().is_closed());
     it.handle(Event::Closed);
     assert!(it.machine.endpoint().is_closed());
-    let ended = [4, 3].map(|call| format!("{call} {CLOSED}"));
+    let ended = [3, 4].map(|call| format!("{call} {CLOSED}"));
     assert_eq!(it.did()[1..3], ended);
+}
+
+/// The server may never answer.
+#[test]
+fn leaving_all_ends_a_call_that_asks_whether_the_server_is_in_a_cluster() {
+    let mut it = Client::connected();
+    it.locks_on(
+        &["a", "b"],
+        Ask::Exclusive,
+        Terms::new(),
+        Queueing::Unlimited,
+    );
+    assert_eq!(it.did(), ["HELLO"]);
+    it.does(Machine::leave_all);
+    assert_eq!(it.did(), [format!("2 {CLOSED}")]);
 }
 
 #[test]
