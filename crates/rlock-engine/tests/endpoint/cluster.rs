@@ -681,7 +681,7 @@ fn a_bound_hold_that_has_moved_stays_valid() {
 }
 
 /// `m` took all slots over while `n` was cut off. Then `m` is late, and `n` still reports the old slots, but not for ever:
-/// epochs begin anew in a cluster that was reset.
+/// epochs start at zero again in a cluster that was reset.
 #[test]
 fn slots_of_an_older_epoch_do_not_count_while_those_who_know_better_may_be_late() {
     let mut it = connected();
