@@ -38,7 +38,8 @@ pub(super) struct Cluster {
     refreshes: u64,
     /// Whether answers in progress may already be outdated.
     is_stale: bool,
-    /// The epoch of the routes, and until when no smaller one counts.
+    /// The last epoch that a server in service has reported, and until when no
+    /// smaller one counts.
     epoch: (u64, Instant),
     /// Which failed refreshes the user has seen.
     outage: Outage,
@@ -377,7 +378,7 @@ impl Endpoint {
                 cluster.outage = Outage::default();
                 let (epoch, until) = cluster.epoch;
                 is_older = reliability.epoch < epoch && now < until;
-                if !is_older {
+                if reliability.is_ok && !is_older {
                     cluster.epoch = (reliability.epoch, now + EPOCH_COUNTS);
                 }
                 false

@@ -717,3 +717,27 @@ fn slots_of_an_older_epoch_do_not_count_while_those_who_know_better_may_be_late(
         it.answers_each(2, new);
     }
 }
+
+/// A server without contact to the others counts elections that nobody else takes part in.
+#[test]
+fn the_epoch_of_a_server_out_of_service_keeps_no_other_from_counting() {
+    let mut it = connected();
+    let others = |asked: &String, slots: String, info: String| match &**asked {
+        "CLUSTER SLOTS" => slots,
+        "CLUSTER INFO" => info,
+        _ => ":9\r\n".to_owned(),
+    };
+    it.passes(5000);
+    it.answers_each(3, |asked| others(asked, two(), info("fail", 9)));
+    // `m` and the further servers are late.
+    it.passes(4000);
+    it.answers_each(2, |asked| others(asked, two(), info("ok", 8)));
+    it.answers_each(3, |asked| others(asked, two(), info("fail", 9)));
+    it.passes(5500);
+    it.answers_each(3, |asked| others(asked, two(), info("fail", 9)));
+    let all = slots(&[(0, 16383, "m")]);
+    it.answers_each(2, |asked| others(asked, all.clone(), info("ok", 8)));
+    it.actions();
+    it.asks("b{a}");
+    assert!(it.has_sent("2 RLOCK.ACQUIRE b{a}"));
+}
