@@ -517,7 +517,8 @@ impl Session {
     }
 
     /// Gives `permits` of a guard to a new one with the number `part`; false, and
-    /// nothing changes, unless both have some then.
+    /// nothing changes, unless both have some then. A part of a guard that is over
+    /// is over, too, and no action says so.
     pub fn split(&mut self, now: Instant, guard: Id, part: Id, permits: u32) -> bool {
         self.now = now;
         let Some(whole) = self.guards.get_mut(&guard).map(Guard::first_mut) else {
@@ -534,7 +535,7 @@ impl Session {
     }
 
     /// Gives all permits of `part` to `guard`, and ends `part`; false, and nothing
-    /// changes, if they are of different holds.
+    /// changes, if they are of different holds, or the same guard.
     pub fn merge(&mut self, now: Instant, guard: Id, part: Id) -> bool {
         self.now = now;
         let (Some(one), Some(other)) = (self.guards.get(&guard), self.guards.get(&part)) else {
@@ -545,7 +546,7 @@ impl Session {
         let Some(both) = one
             .ask
             .merge(other.ask)
-            .filter(|_| other.proof.hold == hold)
+            .filter(|_| other.proof.hold == hold && part != guard)
         else {
             return false;
         };

@@ -558,8 +558,8 @@ fn permits_of_a_guard_are_divided_and_joined() {
     it.locks(&["k"], Ask::Shared);
     it.answers("RLOCK.ACQUIRE k", ":7\r\n");
     let merge = |it: &mut Client, other| it.does(|it, now| it.merge(now, id(2), id(other)));
-    let joined = [10, 11, 7, 9, 9].map(|other| merge(&mut it, other));
-    assert_eq!(joined, [false, false, false, true, false]);
+    let joined = [2, 10, 11, 7, 9, 9].map(|other| merge(&mut it, other));
+    assert_eq!(joined, [false, false, false, false, true, false]);
     assert_eq!(have(&it), [5, 0]);
     it.drops(11);
     it.did();
