@@ -7,7 +7,7 @@ use crate::endpoint::connection::{Purpose, ReplyKind};
 use crate::endpoint::main_connection::Outage;
 use crate::endpoint::{ConnectionId, Endpoint, Note, Source, Timer, silent};
 use crate::engine;
-use crate::engine::instant::{Instant, STARVED};
+use crate::engine::instant::{Instant, LateChecks};
 use crate::engine::node::{Node, Routes, SLOTS};
 use crate::engine::proof::NODES_MAX;
 use crate::error::{Failure, ServerError};
@@ -59,6 +59,7 @@ struct Refresh {
     asked: Vec<(ConnectionId, Vec<Frame>)>,
     /// How long to wait for the connected servers.
     until: Instant,
+    late_checks: LateChecks,
     best: Option<(Reliability, Routes)>,
     failures: Vec<(String, Failure)>,
     /// Further servers to ask.
@@ -220,6 +221,7 @@ impl Endpoint {
             number: cluster.refreshes,
             asked,
             until,
+            late_checks: LateChecks::default(),
             best: None,
             failures: Vec::new(),
             rest,
@@ -367,7 +369,6 @@ impl Endpoint {
             true => cluster.earliest,
             false => now + REFRESH_INTERVAL,
         };
-        let next = cluster.next;
         let found = refresh.best.ok_or(Failure::NoneOf {
             what: "no server reports the slots",
             failures: refresh.failures,
@@ -378,13 +379,16 @@ impl Endpoint {
                 cluster.outage = Outage::default();
                 let (epoch, until) = cluster.epoch;
                 is_older = reliability.epoch < epoch && now < until;
-                if reliability.is_ok && !is_older {
+                if is_older {
+                    cluster.next = cluster.next.min(until.max(cluster.earliest));
+                } else if reliability.is_ok {
                     cluster.epoch = (reliability.epoch, now + EPOCH_COUNTS);
                 }
                 false
             }
             Err(failure) => cluster.outage.is_news(failure),
         };
+        let next = cluster.next;
         self.timers.insert((next, Timer::Cluster));
         match found {
             Ok((_, routes)) => {
@@ -409,13 +413,13 @@ impl Endpoint {
         };
         let next = cluster.next;
         match &mut cluster.refresh {
-            // Their reports may be waiting to be read.
-            Some(refresh) if now - refresh.until > STARVED => {
-                refresh.until = now + STARVED;
-                self.timers.insert((refresh.until, Timer::Cluster));
-            }
             // The time limit of the connected servers is over.
             Some(refresh) if refresh.until <= now => {
+                if let Some(again) = refresh.late_checks.again(refresh.until, now) {
+                    refresh.until = again;
+                    self.timers.insert((again, Timer::Cluster));
+                    return;
+                }
                 let connections = &self.connections;
                 refresh.asked.retain(|(id, _)| {
                     let asked = connections.get(id);

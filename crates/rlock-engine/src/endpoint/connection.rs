@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::endpoint::{ConnectionId, Endpoint, Note, Source, Timer, silent};
-use crate::engine::instant::{Instant, STARVED};
+use crate::engine::instant::{Instant, LateChecks};
 use crate::engine::node::Node;
 use crate::engine::request::{Reply, Request};
 use crate::engine::{self, Id};
@@ -58,6 +58,7 @@ pub(super) struct Connection {
     /// The next check: not after the moment when it may have failed, unless the
     /// process was starved then.
     pub(super) timer_due: Option<Instant>,
+    late_checks: LateChecks,
     pub(super) output: Vec<u8>,
     /// The last command that was encoded, for its memory.
     pub(super) command: Command,
@@ -147,6 +148,7 @@ impl Connection {
             until,
             limit,
             timer_due: Some(until),
+            late_checks: LateChecks::default(),
             output: Vec::new(),
             command: Command::default(),
             expected: VecDeque::new(),
@@ -320,6 +322,7 @@ impl Endpoint {
         };
         connection.stage = Stage::Greeting;
         connection.last_received = now;
+        connection.late_checks = LateChecks::default();
         connection.until = now + connection.limit;
         match (purpose, &self.source) {
             (Purpose::Sentinel(_), Source::Sentinels(sentinels)) => {
@@ -395,6 +398,7 @@ impl Endpoint {
             return;
         };
         connection.last_received = now;
+        connection.late_checks = LateChecks::default();
         connection.decoder.feed(bytes);
         // Each frame may end the connection.
         while let Some(connection) = self.connections.get_mut(&id) {
@@ -557,10 +561,11 @@ impl Endpoint {
         let Some(connection) = self.connections.get_mut(&id) else {
             return;
         };
-        // A reply may be waiting to be read. Only a check in time gives it up.
-        let is_late = connection.timer_due.is_some_and(|it| now - it > STARVED);
-        connection.timer_due = match connection.deadline() {
-            Some(due) if due <= now && is_late => Some(now + STARVED),
+        let (checked, deadline) = (connection.timer_due, connection.deadline());
+        let is_over = deadline.is_some_and(|due| due <= now);
+        let checked = checked.filter(|_| is_over);
+        let again = checked.and_then(|due| connection.late_checks.again(due, now));
+        connection.timer_due = match again.or(deadline) {
             Some(due) if due <= now => {
                 let (address, limit) = (&connection.address, connection.limit);
                 let what = match connection.stage {

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use crate::endpoint::connection::{Purpose, ReplyKind, Stage};
 use crate::endpoint::{ConnectionId, Endpoint, Source, Timer};
-use crate::engine::instant::{Instant, STARVED};
+use crate::engine::instant::{Instant, LateChecks};
 use crate::engine::node::Node;
 use crate::error::Failure;
 use crate::servers::{Address, Login, Tls};
@@ -27,8 +27,8 @@ const TIME: Duration = Duration::from_secs(1);
 const OTHERS_TIME: Duration = Duration::from_millis(200);
 /// The interval of rounds while the master is connected.
 pub(super) const ASKED_EVERY: Duration = Duration::from_millis(500);
-/// For how many rounds the last answer of a Sentinel counts that no longer answers.
-const LATE_MAX: u32 = 20;
+/// For how long the last answer of a Sentinel counts that no longer answers.
+const ANSWER_COUNTS: Duration = Duration::from_secs(10);
 
 pub(super) struct Sentinels {
     all: Vec<Sentinel>,
@@ -49,10 +49,8 @@ struct Sentinel {
     /// The connection, which is kept from round to round.
     connection: Option<ConnectionId>,
     replies: Vec<Frame>,
-    /// Its last answer.
-    named: Option<Named>,
-    /// The rounds since then.
-    late: u32,
+    /// Its last answer, and when it came.
+    named: Option<(Named, Instant)>,
 }
 
 /// A round of questions to all Sentinels.
@@ -60,6 +58,7 @@ struct Sentinel {
 struct Round {
     /// How long to wait for the others.
     until: Option<Instant>,
+    late_checks: LateChecks,
     /// The Sentinels that have named a master, in the order of their answers.
     answered: Vec<usize>,
     failures: Vec<(String, Failure)>,
@@ -78,7 +77,6 @@ impl Sentinels {
             connection: None,
             replies: Vec::new(),
             named: None,
-            late: 0,
         });
         Self {
             all: all.collect(),
@@ -118,17 +116,21 @@ impl Sentinels {
             Ok(named) => {
                 round.until.get_or_insert(now + OTHERS_TIME);
                 round.answered.push(number);
-                (sentinel.named, sentinel.late) = (Some(named), 0);
+                sentinel.named = Some((named, now));
             }
-            Err(failure) => round.failures.push((sentinel.address.to_string(), failure)),
+            Err(failure) => {
+                // One that is connected has answered that it knows no master.
+                sentinel.named.take_if(|_| sentinel.connection.is_some());
+                round.failures.push((sentinel.address.to_string(), failure));
+            }
         }
         round.left.is_empty()
     }
 
     /// The address of the master according to a round; none if no Sentinel has
     /// named it.
-    fn chosen(&self, round: &Round) -> Option<Address> {
-        let named = self.newest(round)?;
+    fn chosen(&self, now: Instant, round: &Round) -> Option<Address> {
+        let named = self.newest(now, round)?;
         match &self.last {
             Some((used, true)) if named.contains(used) => Some(used.clone()),
             Some((failed, false)) => {
@@ -140,24 +142,23 @@ impl Sentinels {
     }
 
     /// The addresses in the newest epoch, if any Sentinel has answered in a round.
-    /// The last answers of Sentinels that are late or down now count too.
-    fn newest(&self, round: &Round) -> Option<Vec<Address>> {
-        let answers = round.answered.iter();
-        let answers = answers.filter_map(|number| self.all.get(*number)?.named.as_ref());
-        answers.clone().next()?;
-        let late = self.all.iter();
-        let late = late.filter(|it| (1..=LATE_MAX).contains(&it.late));
-        let all = answers
-            .clone()
-            .chain(late.filter_map(|it| it.named.as_ref()));
+    /// The last answers of Sentinels that are late or down now count too, unless
+    /// no answer tells its epoch.
+    fn newest(&self, now: Instant, round: &Round) -> Option<Vec<Address>> {
+        let in_round = |number: &usize| round.answered.contains(number);
+        let (answered, late) = (round.answered.iter().copied(), 0..self.all.len());
+        let named = |number: usize| self.all.get(number)?.named.as_ref();
+        let answered = answered.filter_map(|number| Some(&named(number)?.0));
+        let late = late.filter(|number| !in_round(number)).filter_map(named);
+        let late = late.filter(|(_, at)| now - *at <= ANSWER_COUNTS);
+        answered.clone().next()?;
+        if answered.clone().all(|named| named.epoch.is_none()) {
+            return Some(most(answered.map(|named| self.at(named)).collect()));
+        }
+        let all = answered.chain(late.map(|(named, _)| named));
         let epoch = all.clone().map(|named| named.epoch).max()?;
-        Some(match epoch {
-            None => most(answers.map(|named| self.at(named)).collect()),
-            Some(_) => {
-                let newest = all.filter(|named| named.epoch == epoch);
-                newest.map(|named| self.at(named)).collect()
-            }
-        })
+        let newest = all.filter(|named| named.epoch == epoch);
+        Some(newest.map(|named| self.at(named)).collect())
     }
 
     fn at(&self, named: &Named) -> Address {
@@ -197,10 +198,7 @@ impl Endpoint {
             ..Round::default()
         });
         let all = sentinels.all.iter_mut();
-        let all = all.map(|it| {
-            it.late = it.late.saturating_add(1);
-            (it.address.clone(), it.connection)
-        });
+        let all = all.map(|it| (it.address.clone(), it.connection));
         let all: Vec<_> = all.collect();
         for (number, (address, known)) in all.into_iter().enumerate() {
             match known {
@@ -288,7 +286,7 @@ impl Endpoint {
         let Some(round) = sentinels.round.take() else {
             return;
         };
-        let found = sentinels.chosen(&round).ok_or(Failure::NoneOf {
+        let found = sentinels.chosen(now, &round).ok_or(Failure::NoneOf {
             what: "no Sentinel names the master",
             failures: round.failures,
         });
@@ -310,15 +308,17 @@ impl Endpoint {
         let Source::Sentinels(sentinels) = &mut self.source else {
             return;
         };
-        let round = sentinels.round.as_mut();
-        if let Some(until) = round.and_then(|round| round.until.as_mut())
-            && *until <= now
+        if let Some(round) = &mut sentinels.round
+            && let Some(until) = round.until
+            && until <= now
         {
-            if now - *until <= STARVED {
-                return self.round_ends(now);
+            match round.late_checks.again(until, now) {
+                Some(again) => {
+                    round.until = Some(again);
+                    self.timers.insert((again, Timer::Sentinels));
+                }
+                None => self.round_ends(now),
             }
-            *until = now + STARVED;
-            self.timers.insert((*until, Timer::Sentinels));
         } else if sentinels.next.is_some_and(|next| next <= now)
             && self.is_connected(Node::default())
         {

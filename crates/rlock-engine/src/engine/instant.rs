@@ -7,6 +7,22 @@ use std::time::Duration;
 /// same time again before it concludes anything: the reply may have arrived unread.
 pub(crate) const STARVED: Duration = Duration::from_millis(100);
 
+/// How many checks in a row came late. Not more than five are repeated, because
+/// some processes are always late.
+#[derive(Debug, Default)]
+pub(crate) struct LateChecks(u8);
+
+impl LateChecks {
+    const MAX: u8 = 5;
+
+    /// When to repeat a check that was `due`; none if it counts.
+    pub(crate) fn again(&mut self, due: Instant, now: Instant) -> Option<Instant> {
+        let is_repeated = now - due > STARVED && self.0 < Self::MAX;
+        self.0 += u8::from(is_repeated);
+        is_repeated.then(|| now + STARVED)
+    }
+}
+
 /// A moment on this machine's clock: nanoseconds since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Instant(u64);

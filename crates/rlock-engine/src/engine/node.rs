@@ -12,7 +12,7 @@ use crc::{CRC_16_XMODEM, Crc};
 
 use crate::engine::claims::{Claims, Numbers};
 use crate::engine::hold::Hold;
-use crate::engine::instant::Instant;
+use crate::engine::instant::{Instant, LateChecks};
 use crate::engine::watchdog::Renewals;
 use crate::engine::work::{Stage, Work};
 use crate::engine::{Action, ConnectionState, Engine, Id, in_order};
@@ -214,6 +214,7 @@ impl Engine {
             ConnectionState::Down
         };
         state.renewals.ping = None;
+        state.renewals.late_checks = LateChecks::default();
         self.set_heartbeat(node, None);
         self.cut_bound(now, node);
         let holds: Vec<Id> = self.holds_at(node).map(|(id, _)| id).collect();

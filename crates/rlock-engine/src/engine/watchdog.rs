@@ -30,7 +30,7 @@ use std::time::Duration;
 
 use crate::engine::claims::Numbers;
 use crate::engine::hold::Grant;
-use crate::engine::instant::{Instant, STARVED};
+use crate::engine::instant::{Instant, LateChecks, STARVED};
 use crate::engine::node::Node;
 use crate::engine::request::{Renewal, Reply, Request, Requester, Sent};
 use crate::engine::terms::{Terms, Value, validity_end};
@@ -66,6 +66,7 @@ pub(super) struct Renewals {
     waiting: BTreeSet<(Instant, Id)>,
     /// Since when an answer to a heartbeat is awaited.
     pub(super) ping: Option<Instant>,
+    pub(super) late_checks: LateChecks,
 }
 
 impl Renewals {
@@ -538,10 +539,12 @@ impl Engine {
             self.send(now, (node, number), Requester::Ping, Request::Ping);
         }
         let silence = grace.map(|grace| since + (grace / 2).max(HEARTBEAT.0));
-        let is_late = heartbeat.is_some_and(|due| now - due > STARVED);
-        let due = match silence {
-            Some(silence) if silence <= now && is_late => Some(now + STARVED),
-            Some(silence) if silence <= now => {
+        let is_over = silence.is_some_and(|silence| silence <= now);
+        let checked = heartbeat.filter(|_| is_over);
+        let late_checks = &mut self.node_state(node).renewals.late_checks;
+        let again = checked.and_then(|due| late_checks.again(due, now));
+        let due = match again.or(silence) {
+            Some(due) if due <= now => {
                 self.actions
                     .push_back(Action::Retire { connection: number });
                 None
@@ -552,7 +555,8 @@ impl Engine {
     }
 
     pub(super) fn heartbeat_reply(&mut self, now: Instant, node: Node) {
-        self.node_state(node).renewals.ping = None;
+        let renewals = &mut self.node_state(node).renewals;
+        (renewals.ping, renewals.late_checks) = (None, LateChecks::default());
         self.keep_heartbeat(now, node);
     }
 

@@ -700,9 +700,9 @@ fn slots_of_an_older_epoch_do_not_count_while_those_who_know_better_may_be_late(
     it.answers_each(3, old);
     // The hold moves.
     it.answers_each(2, new);
-    for (key, to) in [("b1{a}", 2), ("b2{a}", 3)] {
+    for (time, key, to) in [(5000, "b1{a}", 2), (4000, "b2{a}", 3)] {
         // Each round waits a second for `m`.
-        it.passes(5000);
+        it.passes(time);
         it.answers_each(3, old);
         it.passes(1000);
         it.answers_each(2, new);
@@ -740,4 +740,24 @@ fn the_epoch_of_a_server_out_of_service_keeps_no_other_from_counting() {
     it.actions();
     it.asks("b{a}");
     assert!(it.has_sent("2 RLOCK.ACQUIRE b{a}"));
+}
+
+/// `m` is silent, and `n` has taken all slots over. Each turn of the client's loop takes 270 ms.
+#[test]
+fn a_process_that_is_always_late_finds_the_new_master() {
+    let mut it = connected();
+    let all = slots(&[(0, 16383, "n")]);
+    it.asks("b");
+    let mut turns = 0;
+    while !it.did().contains(&"call 3: granted 77".to_owned()) {
+        it.stalls(270);
+        it.answers_each(3, |asked| match &**asked {
+            "CLUSTER SLOTS" => all.clone(),
+            "CLUSTER INFO" => info("ok", 9),
+            asked if asked.starts_with("RLOCK.ACQUIRE b") => ":77\r\n".to_owned(),
+            _ => ":9\r\n".to_owned(),
+        });
+        turns += 1;
+        assert!(turns < 50);
+    }
 }

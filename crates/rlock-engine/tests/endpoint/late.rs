@@ -233,6 +233,18 @@ fn a_process_that_stalls_again_may_still_read() {
     assert_eq!(it.did(), ["call 2: granted 7"]);
 }
 
+/// Each turn of its loop takes 270 ms, so a check that is repeated after 100 ms comes late again.
+#[test]
+fn a_process_that_is_always_late_gives_a_silent_server_up() {
+    let mut it = Played::connected();
+    it.asks("k");
+    it.did();
+    for _ in 0..RESPONSE / 270 + 10 {
+        it.stalls(270);
+    }
+    assert_eq!(it.did()[0], "close 1");
+}
+
 /// The answer to a heartbeat may be waiting to be read, too.
 #[test]
 fn a_process_that_stalled_may_still_read_before_a_bound_hold_needs_another_connection() {
