@@ -157,6 +157,11 @@ impl Hold {
         self.permits = self.used;
     }
 
+    /// Permits that no guard needs were not released.
+    pub(super) fn keep_spare(&mut self, permits: u64) {
+        self.permits += permits;
+    }
+
     /// Downgrades one guard to shared mode. True if no guard needs exclusive
     /// mode any more, so that the server can admit shared holders.
     pub(super) fn leave_writers(&mut self) -> bool {

@@ -58,6 +58,9 @@ impl PartRelease {
     /// Other guards may have entered the hold or left it since. Nobody enters it
     /// during this turn.
     fn begin(&mut self, at: &mut Context<'_>) -> Next {
+        if let Some(loss) = at.engine.loss(at.now, self.hold) {
+            return Next::End(Outcome::Failed(Error::Lost(loss)));
+        }
         let hold = at.engine.holds.get_mut(&self.hold);
         let Some((hold, spare)) = hold.and_then(|hold| {
             let spare = hold.spare(at.now)?;
@@ -127,8 +130,12 @@ impl PartRelease {
         next.unwrap_or_else(|error| self.fails(at, error))
     }
 
-    /// The permits stay taken until the hold ends.
+    /// The permits stay taken until the hold ends, or until another guard ends if
+    /// they certainly were not released.
     fn fails(&self, at: &mut Context<'_>, error: Error) -> Next {
+        if let (Some(hold), false) = (at.engine.holds.get_mut(&self.hold), self.is_unknown) {
+            hold.keep_spare(self.permits);
+        }
         if let (Some(hold), false) = (at.engine.holds.get(&self.hold), at.work.is_awaited) {
             let (claims, lease_end) = (hold.proof.claims.clone(), hold.lease_end());
             at.engine.not_released(at.now, &claims, &error, lease_end);

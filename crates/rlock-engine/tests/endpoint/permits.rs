@@ -212,3 +212,35 @@ fn permits_that_an_earlier_call_has_entered_are_not_released() {
     let did = it.actions();
     assert!(!did.iter().any(|it| it.contains("RELEASE")), "{did:?}");
 }
+
+/// An extension is in progress while two of three guards end. The first end releases for both.
+fn ends_two() -> Played {
+    let mut it = split();
+    it.splits();
+    it.extends(std::time::Duration::from_secs(60));
+    assert_eq!(it.actions(), ["1 RLOCK.RENEW k o 60000"]);
+    it.drops_mode(permits(1));
+    it.releases_mode(permits(2));
+    assert_eq!(it.actions(), [""; 0]);
+    it
+}
+
+#[test]
+fn a_guard_whose_permits_another_one_releases_learns_of_the_loss() {
+    let mut it = ends_two();
+    it.answers(1, "RLOCK.RENEW", "$-1\r\n");
+    let lost = [3, 4].map(|call| format!("call {call}: the lock was lost: the server ended it"));
+    assert_eq!(it.did(), [OVER, &*lost[0], &*lost[1]]);
+}
+
+#[test]
+fn a_guard_whose_permits_another_one_cannot_release_tries_it() {
+    const BOTH: &str = "1 RLOCK.RELEASE k o PERMITS 3 FENCE 7";
+    let mut it = ends_two();
+    it.answers(1, "RLOCK.RENEW", ":7\r\n");
+    assert_eq!(it.actions(), ["call 3: done", BOTH]);
+    it.answers(1, "RLOCK.RELEASE", "-NOPERM no\r\n");
+    assert_eq!(it.actions(), [BOTH]);
+    it.answers(1, "RLOCK.RELEASE", ":1\r\n");
+    assert_eq!(it.actions(), ["call 4: done"]);
+}
