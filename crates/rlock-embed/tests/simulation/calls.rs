@@ -92,8 +92,17 @@ pub(crate) struct Locked {
 #[derive(Debug, Default)]
 pub(crate) struct Dropped {
     pub(crate) permits: u32,
-    /// When the last one was.
+    /// When the last one was of which nobody had said that it is over: a fail-over may bring back what was over.
     pub(crate) since: u64,
+}
+
+impl Dropped {
+    fn add(&mut self, it: &Guard, now: u64) {
+        self.permits += it.permits;
+        if !it.is_over {
+            self.since = now;
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -497,10 +506,9 @@ impl World<'_> {
         if std::mem::replace(&mut this.is_closing, true) {
             return;
         }
-        let guards = this.guards.values();
-        let guards: Vec<_> = guards.map(|it| (it.owner.clone(), it.permits)).collect();
-        for (owner, permits) in guards {
-            this.notes_dropped(owner, permits, now);
+        for it in this.guards.values() {
+            let dropped = this.dropped.entry(it.owner.clone()).or_default();
+            dropped.add(it, now);
         }
         self.tell(client, &Event::LeaveAll {});
         self.calls(client, What::Flush, NONE, 1, |call| Event::Flush { call });
@@ -845,14 +853,9 @@ impl crate::world::Client {
     /// Forgets a guard whose end nobody reports.
     pub(crate) fn drops(&mut self, guard: u64, now: u64) {
         if let Some(it) = self.guards.remove(&guard) {
-            self.notes_dropped(it.owner, it.permits, now);
+            let dropped = self.dropped.entry(it.owner.clone()).or_default();
+            dropped.add(&it, now);
         }
-    }
-
-    fn notes_dropped(&mut self, owner: String, permits: u32, now: u64) {
-        let dropped = self.dropped.entry(owner).or_default();
-        dropped.permits += permits;
-        dropped.since = now;
     }
 
     /// A release without an answer goes on, or failed.
