@@ -2,7 +2,8 @@
 //!
 //! All Sentinels are asked, because a Sentinel that was cut off together with
 //! an old master keeps naming it. Each failover has a larger configuration
-//! epoch than the failovers before: the largest epoch counts.
+//! epoch than the failovers before: the largest epoch counts. It counts for ten
+//! seconds even if the Sentinels that have named it are late.
 //!
 //! Sentinels may write the address of one master differently: one announces host
 //! names, or is on the other side of a NAT. So the address in use is kept as long
