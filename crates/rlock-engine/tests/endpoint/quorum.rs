@@ -826,6 +826,12 @@ fn a_quorum_is_connected_once_a_majority_is_and_the_others_had_time() {
         new
         down 12
         connect : call 1: {fewer}: refused; h2:1: refused; h3:1: connected
+        # What has arrived during a stall is read first.
+        new
+        silent 123
+        connect
+        stalls 5300
+        answers 123 : call 1: done
         # What does not pass is a failure, majority or not.
         new
         says 2 HELLO -WRONGPASS no

@@ -19,7 +19,7 @@ use std::time::Duration;
 use crate::endpoint::{ConnectionId, Endpoint, Event, Note, Settings};
 use crate::engine::Id;
 use crate::engine::claims::{Claims, Name, Table, check_key};
-use crate::engine::instant::Instant;
+use crate::engine::instant::{Instant, LateChecks};
 use crate::engine::proof::Proof;
 use crate::engine::terms::{Ask, Queueing, Terms, lease_ms, whole_ms_or_zero};
 use crate::error::{Error, Failure, Loss};
@@ -72,6 +72,7 @@ enum Progress {
 struct Meeting {
     /// The members that have neither connected nor failed to.
     unmet: BTreeSet<usize>,
+    late_checks: LateChecks,
     failures: Vec<Failure>,
 }
 
@@ -381,15 +382,15 @@ impl Quorum {
                     Happened::Changed(member) => self.changed(now, member),
                     Happened::Lost(hold) => self.tend(now, hold),
                 }
-            } else if let Some(timer) = self.members.timers.pop(now) {
-                self.fire(now, timer);
+            } else if let Some((due, timer)) = self.members.timers.pop(now) {
+                self.fire(now, due, timer);
             } else {
                 return;
             }
         }
     }
 
-    fn fire(&mut self, now: Instant, timer: Timer) {
+    fn fire(&mut self, now: Instant, due: Instant, timer: Timer) {
         match timer {
             Timer::Gone(member) => {
                 for question in self.members.gone(member) {
@@ -406,7 +407,7 @@ impl Quorum {
                 }
             }
             Timer::Hold(hold) => self.tend(now, hold),
-            Timer::Call(call) => self.call_is_due(now, call),
+            Timer::Call(call) => self.call_is_due(now, due, call),
         }
     }
 
@@ -435,9 +436,12 @@ impl Quorum {
         }
     }
 
-    fn call_is_due(&mut self, now: Instant, call: Id) {
-        match self.calls.get(&call) {
-            Some(Progress::Connect(_)) => self.meeting_ends(now, call),
+    fn call_is_due(&mut self, now: Instant, due: Instant, call: Id) {
+        match self.calls.get_mut(&call) {
+            Some(Progress::Connect(meeting)) => match meeting.late_checks.again(due, now) {
+                Some(again) => self.due(call, Some(again)),
+                None => self.meeting_ends(now, call),
+            },
             Some(Progress::Early(_)) => self.enter_early(now, call),
             Some(Progress::Lock(locking)) => match &locking.stage {
                 Stage::Turn if self.has_turn(call, &locking.claims) => self.takes_turn(now, call),
@@ -516,6 +520,7 @@ impl Quorum {
     fn connect(&mut self, now: Instant, call: Id) {
         let meeting = Meeting {
             unmet: (0..self.members.count()).collect(),
+            late_checks: LateChecks::default(),
             failures: Vec::new(),
         };
         self.calls.insert(call, Progress::Connect(meeting));

@@ -41,12 +41,12 @@ impl Timers {
         self.order.first().map(|(due, _)| *due)
     }
 
-    /// The next one that is due.
-    pub(super) fn pop(&mut self, now: Instant) -> Option<Timer> {
+    /// The next one that is due, and since when.
+    pub(super) fn pop(&mut self, now: Instant) -> Option<(Instant, Timer)> {
         let (due, timer) = self.order.first().copied()?;
         (due <= now).then(|| {
             self.set(timer, None);
-            timer
+            (due, timer)
         })
     }
 }
