@@ -437,11 +437,13 @@ impl Quorum {
     }
 
     fn call_is_due(&mut self, now: Instant, due: Instant, call: Id) {
-        match self.calls.get_mut(&call) {
-            Some(Progress::Connect(meeting)) => match meeting.late_checks.again(due, now) {
-                Some(again) => self.due(call, Some(again)),
-                None => self.meeting_ends(now, call),
-            },
+        if let Some(Progress::Connect(meeting)) = self.calls.get_mut(&call)
+            && let Some(again) = meeting.late_checks.again(due, now)
+        {
+            return self.due(call, Some(again));
+        }
+        match self.calls.get(&call) {
+            Some(Progress::Connect(_)) => self.meeting_ends(now, call),
             Some(Progress::Early(_)) => self.enter_early(now, call),
             Some(Progress::Lock(locking)) => match &locking.stage {
                 Stage::Turn if self.has_turn(call, &locking.claims) => self.takes_turn(now, call),
