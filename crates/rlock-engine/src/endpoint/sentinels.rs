@@ -146,17 +146,16 @@ impl Sentinels {
     /// The last answers of Sentinels that are late or down now count too, unless
     /// no answer tells its epoch.
     fn newest(&self, now: Instant, round: &Round) -> Option<Vec<Address>> {
-        let in_round = |number: &usize| round.answered.contains(number);
-        let (answered, late) = (round.answered.iter().copied(), 0..self.all.len());
-        let named = |number: usize| self.all.get(number)?.named.as_ref();
-        let answered = answered.filter_map(|number| Some(&named(number)?.0));
-        let late = late.filter(|number| !in_round(number)).filter_map(named);
-        let late = late.filter(|(_, at)| now - *at <= ANSWER_COUNTS);
+        let named = |number: &usize| self.all.get(*number)?.named.as_ref();
+        let answered = round.answered.iter().filter_map(named);
+        let answered = answered.map(|(named, _)| named);
         answered.clone().next()?;
         if answered.clone().all(|named| named.epoch.is_none()) {
             return Some(most(answered.map(|named| self.at(named)).collect()));
         }
-        let all = answered.chain(late.map(|(named, _)| named));
+        let known = self.all.iter().filter_map(|it| it.named.as_ref());
+        let known = known.filter(|(_, at)| now - *at <= ANSWER_COUNTS);
+        let all = answered.chain(known.map(|(named, _)| named));
         let epoch = all.clone().map(|named| named.epoch).max()?;
         let newest = all.filter(|named| named.epoch == epoch);
         Some(newest.map(|named| self.at(named)).collect())

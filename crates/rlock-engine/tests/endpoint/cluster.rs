@@ -761,3 +761,22 @@ fn a_process_that_is_always_late_finds_the_new_master() {
         assert!(turns < 50);
     }
 }
+
+/// `m` has answered in time, but the process has not read that.
+#[test]
+fn a_process_that_stalled_may_still_read_the_newest_slots() {
+    let mut it = connected();
+    it.passes(5000);
+    it.answers_each(3, |asked| match &**asked {
+        "CLUSTER SLOTS" => two(),
+        _ => info("ok", 7),
+    });
+    it.stalls(1200);
+    it.answers_each(2, |asked| match &**asked {
+        "CLUSTER SLOTS" => slots(&[(0, 16383, "m")]),
+        _ => info("ok", 8),
+    });
+    it.actions();
+    it.asks("x{a}");
+    assert!(it.has_sent("2 RLOCK.ACQUIRE x{a}"));
+}

@@ -222,15 +222,18 @@ fn a_process_that_stalled_may_still_read_before_a_connection_is_given_up() {
     assert_eq!(it.did(), ["close 1"]);
 }
 
-/// Callers may compute one after the other before anything is read.
+/// Callers may compute one after the other before anything is read, each time.
 #[test]
 fn a_process_that_stalls_again_may_still_read() {
     let mut it = Played::connected();
-    it.asks("k");
-    it.stalls(RESPONSE + 1_000);
-    it.stalls(RESPONSE + 1_000);
-    it.answers(1, "RLOCK.ACQUIRE k o2", ":7\r\n");
-    assert_eq!(it.did(), ["call 2: granted 7"]);
+    let hour = Lease::Fixed(Duration::from_secs(3_600));
+    for call in 2..6 {
+        it.asks_on("k", Terms::new().lease(hour).unwrap());
+        it.stalls(RESPONSE + 1_000);
+        it.stalls(RESPONSE + 1_000);
+        it.answers(1, "RLOCK.ACQUIRE", format!(":{call}\r\n"));
+        assert_eq!(it.did(), [format!("call {call}: granted {call}")]);
+    }
 }
 
 /// Each turn of its loop takes 270 ms, so a check that is repeated after 100 ms comes late again.
@@ -251,13 +254,20 @@ fn a_process_that_stalled_may_still_read_before_a_bound_hold_needs_another_conne
     let mut it = Played::connected();
     it.asks_on("k", Terms::new().bound(Duration::from_secs(2)).unwrap());
     it.answers(1, "RLOCK.ACQUIRE k o2", ":7\r\n");
-    it.passes(600);
-    it.stalls(1_200);
-    it.passes(99);
-    it.answers(1, "PING", "+PONG\r\n");
-    // The next one is due at once.
-    it.answers(1, "PING", "+PONG\r\n");
     assert_eq!(it.did(), ["call 2: granted 7"]);
+    let reply = |asked: &String| match &**asked {
+        "PING" => "+PONG\r\n".to_owned(),
+        _ => ":7\r\n".to_owned(),
+    };
+    for _ in 0..6 {
+        it.passes(600);
+        it.stalls(1_200);
+        it.passes(99);
+        it.answers_each(1, reply);
+        // The next heartbeat is due at once.
+        it.answers_each(1, reply);
+        assert_eq!(it.did(), [""; 0]);
+    }
     it.passes(600);
     it.stalls(1_200);
     it.passes(99);
