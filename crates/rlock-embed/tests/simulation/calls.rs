@@ -92,16 +92,15 @@ pub(crate) struct Locked {
 #[derive(Debug, Default)]
 pub(crate) struct Dropped {
     pub(crate) permits: u32,
-    /// When the last one was of which nobody had said that it is over: a fail-over may bring back what was over.
+    /// When the last one was, and until when it would have been valid: later its lease may count as its end.
     pub(crate) since: u64,
+    pub(crate) until: u64,
 }
 
 impl Dropped {
-    fn add(&mut self, it: &Guard, now: u64) {
-        self.permits += it.permits;
-        if !it.is_over {
-            self.since = now;
-        }
+    fn add(&mut self, permits: u32, now: u64, remaining: u64) {
+        self.permits += permits;
+        (self.since, self.until) = (now, now + remaining);
     }
 }
 
@@ -506,9 +505,9 @@ impl World<'_> {
         if std::mem::replace(&mut this.is_closing, true) {
             return;
         }
-        for it in this.guards.values() {
+        for (guard, it) in &this.guards {
             let dropped = this.dropped.entry(it.owner.clone()).or_default();
-            dropped.add(it, now);
+            dropped.add(it.permits, now, this.typed.remaining(*guard, now));
         }
         self.tell(client, &Event::LeaveAll {});
         self.calls(client, What::Flush, NONE, 1, |call| Event::Flush { call });
@@ -853,8 +852,9 @@ impl crate::world::Client {
     /// Forgets a guard whose end nobody reports.
     pub(crate) fn drops(&mut self, guard: u64, now: u64) {
         if let Some(it) = self.guards.remove(&guard) {
-            let dropped = self.dropped.entry(it.owner.clone()).or_default();
-            dropped.add(&it, now);
+            let remaining = self.typed.remaining(guard, now);
+            let dropped = self.dropped.entry(it.owner).or_default();
+            dropped.add(it.permits, now, remaining);
         }
     }
 

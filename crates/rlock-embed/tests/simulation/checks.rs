@@ -249,14 +249,13 @@ impl World<'_> {
         let this = &self.clients[client];
         let mut calls = this.calls.values();
         let is_other = |call: &crate::calls::Call| matches!(call.what, What::Observe(..));
-        // The lease of a hold that could not be released is longer if a clock goes back.
-        let may_stay = self.kind.is_quorum() || self.set_back > 0 || this.is_unsure;
-        if may_stay || !calls.all(is_other) {
+        if self.kind.is_quorum() || this.is_unsure || !calls.all(is_other) {
             return;
         }
         let is_dropped = |owner: &String| {
             let dropped = this.dropped.get(owner);
-            dropped.is_some_and(|it| it.since > self.disturbed) && !this.given_up.contains(owner)
+            dropped.is_some_and(|it| it.since > self.disturbed && self.now < it.until)
+                && !this.given_up.contains(owner)
         };
         let left = KEYS.into_iter().find_map(|key| {
             let core = &self.hosts[self.home(key)].server.core;
