@@ -219,8 +219,15 @@ impl Leaving {
                 at.work.resolve(at.engine, Outcome::Failed(error));
                 self.continue_in_background(at)
             }
-            // The server has already ended it.
-            Input::Due => self.end(at, Outcome::Done),
+            Input::Due => match at.engine.holds.get(&self.hold).map(|it| it.lease_end()) {
+                // It was renewed while other work of its owner came first.
+                Some(lease_end) if lease_end > at.now => {
+                    at.work.deadline = Some(lease_end);
+                    Next::Stay
+                }
+                // The server has already ended it.
+                _ => self.end(at, Outcome::Done),
+            },
             Input::Abandoned => self.continue_in_background(at),
             Input::Notified(_) => Next::Stay,
         }
