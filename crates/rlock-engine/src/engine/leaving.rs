@@ -454,6 +454,10 @@ impl CleanUp {
                 if let Some(hold) = self.upgraded {
                     at.engine.undone(at.now, hold, fence);
                 }
+                // The hold was lost meanwhile, and the upgrade has taken the lock again.
+                if let HeldKeys::Nothing = at.engine.held(at.now, &at.work.claims) {
+                    return Next::Ask;
+                }
             }
             Ok(_) => {}
             Err(fault) => {
