@@ -562,10 +562,7 @@ impl Endpoint {
             return;
         };
         let (checked, deadline) = (connection.timer_due, connection.deadline());
-        let is_over = deadline.is_some_and(|due| due <= now);
-        let checked = checked.filter(|_| is_over);
-        let again = checked.and_then(|due| connection.late_checks.again(due, now));
-        connection.timer_due = match again.or(deadline) {
+        connection.timer_due = match connection.late_checks.next(checked, deadline, now) {
             Some(due) if due <= now => {
                 let (address, limit) = (&connection.address, connection.limit);
                 let what = match connection.stage {

@@ -21,6 +21,19 @@ impl LateChecks {
         self.0 += u8::from(is_repeated);
         is_repeated.then(|| now + STARVED)
     }
+
+    /// When to check next, after a check that was due at `checked`; a moment that
+    /// has passed if the deadline counts as missed.
+    pub(crate) fn next(
+        &mut self,
+        checked: Option<Instant>,
+        deadline: Option<Instant>,
+        now: Instant,
+    ) -> Option<Instant> {
+        let is_over = deadline.is_some_and(|due| due <= now);
+        let checked = checked.filter(|_| is_over);
+        checked.and_then(|due| self.again(due, now)).or(deadline)
+    }
 }
 
 /// A moment on this machine's clock: nanoseconds since its start.

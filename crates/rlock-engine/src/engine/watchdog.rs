@@ -539,17 +539,14 @@ impl Engine {
             self.send(now, (node, number), Requester::Ping, Request::Ping);
         }
         let silence = grace.map(|grace| since + (grace / 2).max(HEARTBEAT.0));
-        let is_over = silence.is_some_and(|silence| silence <= now);
-        let checked = heartbeat.filter(|_| is_over);
         let late_checks = &mut self.node_state(node).renewals.late_checks;
-        let again = checked.and_then(|due| late_checks.again(due, now));
-        let due = match again.or(silence) {
+        let due = match late_checks.next(heartbeat, silence, now) {
             Some(due) if due <= now => {
                 self.actions
                     .push_back(Action::Retire { connection: number });
                 None
             }
-            silence => silence,
+            due => due,
         };
         self.set_heartbeat(node, due);
     }
