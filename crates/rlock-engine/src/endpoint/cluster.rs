@@ -50,7 +50,7 @@ pub(super) struct Cluster {
 }
 
 /// Finds out which server has which slots. It asks the connected servers. If
-/// none of them is reliable, it asks the other known servers one after the
+/// none of them is reliable, it asks the seeds and the servers in use one after the
 /// other. If they disagree, the newest answer of a server in service counts, and
 /// of equally new ones the one that changes nothing.
 struct Refresh {
@@ -206,13 +206,16 @@ impl Endpoint {
 
     pub(super) fn refresh_slots(&mut self, now: Instant) {
         let mains = self.main_connections();
+        let nodes = (0..NODES_MAX).map(Node);
+        let used: Vec<_> = nodes.filter(|it| self.engine.is_in_use(*it)).collect();
         let Some(cluster) = self
             .as_cluster()
             .filter(|cluster| cluster.refresh.is_none())
         else {
             return;
         };
-        let known = cluster.addresses.iter().map(|known| cluster.at(known));
+        // An address that is no longer in use may be dead, and each takes a second.
+        let known = used.iter().filter_map(|it| cluster.server(*it).ok());
         let rest = cluster.seeds.iter().cloned().chain(known).collect();
         let until = now + ASKED_EVERY;
         let asked = mains.iter().map(|main| (*main, Vec::new())).collect();

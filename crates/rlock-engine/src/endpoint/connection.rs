@@ -500,7 +500,7 @@ impl Endpoint {
         {
             return;
         }
-        let ends = matches!(&result, Err(fault) if fault.ends_connection());
+        let ends = result.as_ref().is_err_and(Fault::ends_connection);
         self.answered(now, id, result);
         // A demoted server keeps its connections open, but the address may
         // already lead to the new master.

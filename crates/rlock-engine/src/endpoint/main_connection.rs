@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use crate::endpoint::connection::{Connection, Expected, Purpose, ReplyKind};
-use crate::endpoint::{ConnectionId, Endpoint, Note, Outcome, Source, Timer, To, sentinels};
+use crate::endpoint::{
+    Action, ConnectionId, Endpoint, Note, Outcome, Source, Timer, To, sentinels,
+};
 use crate::engine::instant::Instant;
 use crate::engine::node::{Node, Routes, slot_of};
 use crate::engine::{self, Id};
@@ -129,6 +131,14 @@ impl Endpoint {
             .collect()
     }
 
+    /// Whether the master that the Sentinels name is connected, or being connected
+    /// to.
+    pub(super) fn has_master(&self) -> bool {
+        let stage = self.main_connections.get(&Node::default());
+        let stage = stage.map(|state| &state.stage);
+        matches!(stage, Some(Stages::Connecting(_) | Stages::Up { .. }))
+    }
+
     /// Connects to a server that was not needed so far.
     pub(super) fn keep(&mut self, now: Instant, node: Node) {
         if self.main_connections.entry(node).or_default().stage == Stages::Idle {
@@ -153,8 +163,12 @@ impl Endpoint {
 
     fn connect_to(&mut self, now: Instant, node: Node, address: Address) {
         let limit = self.settings.limits.response;
+        if let Source::Sentinels(sentinels) = &mut self.source {
+            sentinels.has_tried(&address, true);
+        }
         let main = self.new_connection(now, Purpose::Main(node), address, limit);
         self.main_connections.entry(node).or_default().stage = Stages::Connecting(main);
+        self.ask_sentinels_later(now);
     }
 
     /// The Sentinels have named the master, or none of them has.
@@ -166,13 +180,20 @@ impl Endpoint {
             (Some(Stages::Finding), Err(failure)) => {
                 self.not_connected(now, node, self.address(node), failure);
             }
-            (Some(Stages::Up { main, .. }), Ok(address)) => {
-                let main = *main;
-                let known = self.connections.get(&main);
-                if known.is_some_and(|known| known.address != address) {
-                    self.note(Note::NamedElsewhere);
-                    self.give_up(now, main, super::silent());
+            (Some(Stages::Connecting(main) | Stages::Up { main, .. }), Ok(address)) => {
+                let (connection, is_up) = (*main, self.main_connection(node).is_some());
+                let known = self.connections.get(&connection);
+                if known.is_none_or(|known| known.address == address) {
+                    return;
                 }
+                self.note(Note::NamedElsewhere);
+                if is_up {
+                    return self.give_up(now, connection, super::silent());
+                }
+                // A host that is off refuses nothing until the time limit.
+                self.actions.push_back(Action::Close { connection });
+                self.remove_connection(connection);
+                self.connect_to(now, node, address);
             }
             // If no Sentinel answers, the client stays with its server.
             _ => {}
@@ -185,9 +206,6 @@ impl Endpoint {
         };
         let mut is_predecessor_gone = connection.is_predecessor_gone;
         let address = connection.address.to_string();
-        if let Source::Sentinels(sentinels) = &mut self.source {
-            sentinels.has_tried(&connection.address, true);
-        }
         let state = self.main_connections.entry(node).or_default();
         state.stage = Stages::Up { main, since: now };
         state.failure = None;

@@ -16,7 +16,6 @@ use std::time::Duration;
 use crate::endpoint::connection::{Purpose, ReplyKind, Stage};
 use crate::endpoint::{ConnectionId, Endpoint, Source, Timer};
 use crate::engine::instant::{Instant, LateChecks};
-use crate::engine::node::Node;
 use crate::error::Failure;
 use crate::servers::{Address, Login, Tls};
 use crate::wire::resp::{Command, Frame};
@@ -26,7 +25,7 @@ use crate::wire::topology::Named;
 const TIME: Duration = Duration::from_secs(1);
 /// How long to wait for the others once one has answered.
 const OTHERS_TIME: Duration = Duration::from_millis(200);
-/// The interval of rounds while the master is connected.
+/// The interval of rounds while the master is connected, or being connected to.
 pub(super) const ASKED_EVERY: Duration = Duration::from_millis(500);
 /// For how long the last answer of a Sentinel counts that no longer answers.
 const ANSWER_COUNTS: Duration = Duration::from_secs(10);
@@ -41,7 +40,7 @@ pub(super) struct Sentinels {
     /// When the next round begins.
     next: Option<Instant>,
     /// The address of the last connection to a master, and whether it could be
-    /// used.
+    /// used, as far as is known.
     last: Option<(Address, bool)>,
 }
 
@@ -105,25 +104,36 @@ impl Sentinels {
         Some(auth)
     }
 
-    /// Records a Sentinel's answer; true if all have answered.
+    /// Records a Sentinel's answer; true if all of the round have answered. One
+    /// that comes after its round counts in the next ones: all answers of a
+    /// Sentinel that is far away may be late.
     fn reply(&mut self, now: Instant, number: usize, result: Result<Named, Failure>) -> bool {
-        let (Some(round), Some(sentinel)) = (&mut self.round, self.all.get_mut(number)) else {
+        let Some(sentinel) = self.all.get_mut(number) else {
+            return false;
+        };
+        let failure = match result {
+            Ok(named) => {
+                sentinel.named = Some((named, now));
+                None
+            }
+            Err(failure) => {
+                // One that is connected has answered that it knows no master.
+                sentinel.named.take_if(|_| sentinel.connection.is_some());
+                Some((sentinel.address.to_string(), failure))
+            }
+        };
+        let Some(round) = &mut self.round else {
             return false;
         };
         if !round.left.remove(&number) {
             return false;
         }
-        match result {
-            Ok(named) => {
+        match failure {
+            None => {
                 round.until.get_or_insert(now + OTHERS_TIME);
                 round.answered.push(number);
-                sentinel.named = Some((named, now));
             }
-            Err(failure) => {
-                // One that is connected has answered that it knows no master.
-                sentinel.named.take_if(|_| sentinel.connection.is_some());
-                round.failures.push((sentinel.address.to_string(), failure));
-            }
+            Some(failure) => round.failures.push(failure),
         }
         round.left.is_empty()
     }
@@ -291,7 +301,7 @@ impl Endpoint {
             failures: round.failures,
         });
         self.master_is_at(now, found);
-        if self.is_connected(Node::default()) {
+        if self.has_master() {
             self.ask_sentinels_later(now);
         }
     }
@@ -319,9 +329,7 @@ impl Endpoint {
                 }
                 None => self.round_ends(now),
             }
-        } else if sentinels.next.is_some_and(|next| next <= now)
-            && self.is_connected(Node::default())
-        {
+        } else if sentinels.next.is_some_and(|next| next <= now) && self.has_master() {
             self.ask_sentinels(now);
         }
     }

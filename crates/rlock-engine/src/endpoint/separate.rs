@@ -221,6 +221,8 @@ impl Endpoint {
         }
         let connection = self.connections.get(&id);
         let is_predecessor_gone = connection.is_some_and(|it| it.is_predecessor_gone);
+        let ends = |result: &Result<_, Fault>| result.as_ref().is_err_and(Fault::ends_connection);
+        let is_at_end = results.iter().any(|(_, result)| ends(result));
         for (request_id, result) in results {
             let main = self.engine.server_of(request_id);
             let main = main.filter(|_| !is_predecessor_gone);
@@ -229,7 +231,11 @@ impl Endpoint {
             }
             self.answered(now, request_id, result);
         }
-        self.send_together(now, id);
+        match kind {
+            // It leads to the same server.
+            Kind::Replicas { main, .. } if is_at_end => self.give_up(now, main, silent()),
+            _ => self.send_together(now, id),
+        }
     }
 
     pub(super) fn node_of_separate(&self, id: ConnectionId) -> Option<Node> {

@@ -31,8 +31,12 @@ impl LateChecks {
         now: Instant,
     ) -> Option<Instant> {
         let is_over = deadline.is_some_and(|due| due <= now);
-        let checked = checked.filter(|_| is_over);
-        checked.and_then(|due| self.again(due, now)).or(deadline)
+        match checked.filter(|_| is_over) {
+            // A repetition, before which somebody asks.
+            Some(repeated) if repeated > now => Some(repeated),
+            Some(checked) => self.again(checked, now).or(deadline),
+            None => deadline,
+        }
     }
 }
 

@@ -780,3 +780,35 @@ fn a_process_that_stalled_may_still_read_the_newest_slots() {
     it.asks("x{a}");
     assert!(it.has_sent("2 RLOCK.ACQUIRE x{a}"));
 }
+
+/// Each of them would take a second, while the masters that are connected know of no successor yet.
+#[test]
+fn addresses_that_are_no_longer_in_use_are_not_asked() {
+    let mut it = connected();
+    // The other master is always refused, at one address after the other.
+    let mut seconds = |count, host: &str, state, epoch| {
+        let mut connected_to = Vec::new();
+        for _ in 0..count {
+            it.passes(1_000);
+            it.answers_each(2, |asked| match &**asked {
+                "CLUSTER SLOTS" => slots(&[(0, 8191, "m"), (8192, 16383, host)]),
+                "CLUSTER INFO" => info(state, epoch),
+                asked => played::usual(2, asked),
+            });
+            for line in it.did() {
+                if let Some(to) = line.strip_prefix("connect ") {
+                    let (number, address) = to.split_once(" to ").unwrap();
+                    connected_to.push(address.to_owned());
+                    it.ends(number.parse().unwrap());
+                }
+            }
+        }
+        connected_to.sort();
+        connected_to.dedup();
+        connected_to
+    };
+    for (epoch, host) in [(2, "x"), (3, "y"), (4, "z")] {
+        seconds(12, host, "ok", epoch);
+    }
+    assert_eq!(seconds(12, "z", "fail", 4), ["m:7", "s:7", "z:7"]);
+}

@@ -308,3 +308,16 @@ fn a_process_that_stalls_while_it_connects_may_still_read() {
     it.answers(1, "RLOCK.HELP", "*0\r\n");
     assert_eq!(it.did(), ["call 1: done"]);
 }
+
+/// An observer asks for its heartbeat meanwhile.
+#[test]
+fn nobody_hastens_the_second_look_of_a_process_that_stalled() {
+    let mut it = Played::connected();
+    it.asks_on("k", Terms::new().bound(Duration::from_secs(2)).unwrap());
+    it.answers(1, "RLOCK.ACQUIRE k o2", ":7\r\n");
+    it.passes(600);
+    it.stalls(1_200);
+    it.observes("e");
+    it.passes(99);
+    assert_eq!(it.did(), ["call 2: granted 7"]);
+}

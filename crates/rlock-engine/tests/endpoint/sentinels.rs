@@ -309,3 +309,35 @@ fn a_sentinel_that_ends_delays_no_fail_over_for_long() {
     let unknown = "*-1\r\n-ERR No such master with that name\r\n";
     assert!(fail_over([&old, &old], Some(unknown), &named("new", 0)) < 1_000);
 }
+
+/// They answer after each round, and before the next one.
+#[test]
+fn sentinels_that_are_always_late_are_heard() {
+    let mut it = connected();
+    for _ in 0..2 {
+        it.passes(500);
+        it.receives(1, named("m", 5));
+        it.passes(300);
+        (2..=3).for_each(|number| it.receives(number, named("new", 6)));
+    }
+    assert_eq!(it.did(), ["close 4"]);
+}
+
+/// A host that is off refuses nothing until the time limit.
+#[test]
+fn a_host_that_is_off_is_left_when_they_name_another_one() {
+    let mut it = connected();
+    it.ends(4);
+    it.passes(20);
+    (1..=3).for_each(|number| it.receives(number, named("m", 5)));
+    assert!(it.did().contains(&"connect 5 to m:6379".to_owned()));
+    it.passes(500);
+    // The name of the same server.
+    it.receives(1, named("name", 5));
+    it.receives(2, named("m", 5));
+    it.receives(3, named("name", 5));
+    assert_eq!(it.did(), [""; 0]);
+    it.passes(500);
+    (1..=3).for_each(|number| it.receives(number, named("new", 6)));
+    assert_eq!(it.did(), ["close 5", "connect 6 to new:6379"]);
+}

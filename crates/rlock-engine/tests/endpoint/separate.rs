@@ -170,3 +170,15 @@ fn a_confirmation_after_a_reconnect_leaves_no_doubt_about_a_place() {
     it.passes(4_000);
     assert!(!it.has_sent("ACQUIRE"));
 }
+
+/// Its address may already lead to the new master, and nothing else uses the main connection.
+#[test]
+fn a_demoted_server_is_left() {
+    let mut it = granted();
+    it.receives(2, ":9\r\n:9\r\n:2\r\n");
+    assert_eq!(it.did(), ["call 2: granted 9"]);
+    it.passes(10_000);
+    it.receives(2, "-READONLY no\r\n-READONLY no\r\n:0\r\n");
+    let refused = "not renewed: k: READONLY no";
+    assert_eq!(it.did(), ["close 1", "close 2", refused]);
+}
