@@ -458,6 +458,102 @@ fn asks(client: usize, wait: u64, lease: u64) -> Step {
     })
 }
 
+/// An operator ends the hold while the client asks for it again. Its close leaves nothing that this takes anew.
+#[test]
+fn a_close_leaves_nothing_that_a_late_request_takes() {
+    let script = [
+        by_activity(asks(0, 0, LEASE)),
+        passes(1_100),
+        by_activity(asks(0, NONE, LEASE)),
+        forces(0, false),
+        Step::Close { client: 0 },
+        passes(8_100),
+    ];
+    play(Kind::One, SEEDS, &script, |world| world.is_free("a"));
+}
+
+/// The extension was carried out, but its answer is lost, and the server is out of reach for longer than the old lease.
+#[test]
+fn an_extension_without_an_answer_is_released() {
+    let script = [
+        asks(0, 0, 5_000),
+        passes(2_100),
+        Step::Extend {
+            client: 0,
+            which: 0,
+            lease: Duration::from_secs(600),
+        },
+        passes(20),
+        cuts(0, Cut::Unseen),
+        Step::Unreachable {
+            client: 0,
+            host: 0,
+            time: 18_000 * MS,
+            is_refused: true,
+        },
+        passes(10),
+        Step::Leave {
+            client: 0,
+            which: 0,
+        },
+        passes(60_000),
+    ];
+    play(Kind::One, SEEDS, &script, |world| world.is_free("a"));
+}
+
+/// For longer than the lease.
+#[test]
+fn permits_are_released_after_a_slot_has_moved() {
+    let script = [
+        with(asks(0, 0, 5_000), |it| (it.keys, it.mode) = (&["p"], 4)),
+        passes(100),
+        Step::MoveKey {
+            key: 3,
+            window: 60_000 * MS,
+        },
+        passes(40_000),
+        Step::ReleasePermits {
+            client: 0,
+            which: 0,
+            how: 3,
+        },
+        passes(120_000),
+    ];
+    play(Kind::Cluster, SEEDS / 4, &script, |world| {
+        let mut guards = world.clients[0].guards.values();
+        let has = |it: &Guard| world.there("p", &it.owner).map_or(0, |it| it.permits);
+        guards.all(|it| has(it) == it.permits)
+    });
+}
+
+/// An operator ends the hold right after an upgrade, whose call is dropped, and another client gets the lock.
+#[test]
+fn a_loss_under_the_fence_of_a_dropped_upgrade_counts() {
+    let script = [
+        with(asks(0, 0, LEASE), |it| {
+            (it.mode, it.terms.renewed) = (1, false);
+        }),
+        passes(2_100),
+        Step::ReadLate {
+            client: 0,
+            time: 1_200 * MS,
+        },
+        Step::Upgrade {
+            client: 0,
+            which: 0,
+            wait: NONE,
+        },
+        passes(1_050),
+        forces(0, false),
+        abandons(0),
+        asks(1, 0, LEASE),
+        passes(6_000),
+    ];
+    play(Kind::One, SEEDS, &script, |world| {
+        !(holds(world, 0) && holds(world, 1))
+    });
+}
+
 /// The same otherwise.
 fn with(mut step: Step, change: impl Fn(&mut Asked)) -> Step {
     if let Step::Ask(asked) = &mut step {

@@ -50,8 +50,8 @@ pub(super) struct Cluster {
 }
 
 /// Finds out which server has which slots. It asks the connected servers. If
-/// none of them is reliable, it asks the seeds and the servers in use one after the
-/// other. If they disagree, the newest answer of a server in service counts, and
+/// none of them is reliable, it asks the seeds and the servers with slots one after
+/// the other. If they disagree, the newest answer of a server in service counts, and
 /// of equally new ones the one that changes nothing.
 struct Refresh {
     number: u64,
@@ -206,15 +206,14 @@ impl Endpoint {
 
     pub(super) fn refresh_slots(&mut self, now: Instant) {
         let mains = self.main_connections();
-        let nodes = (0..NODES_MAX).map(Node);
-        let used: Vec<_> = nodes.filter(|it| self.engine.is_in_use(*it)).collect();
+        let used = self.engine.routes().nodes();
         let Some(cluster) = self
             .as_cluster()
             .filter(|cluster| cluster.refresh.is_none())
         else {
             return;
         };
-        // An address that is no longer in use may be dead, and each takes a second.
+        // A server without slots may be gone, and each that is takes a second.
         let known = used.iter().filter_map(|it| cluster.server(*it).ok());
         let rest = cluster.seeds.iter().cloned().chain(known).collect();
         let until = now + ASKED_EVERY;

@@ -65,6 +65,9 @@ pub(super) struct Hold {
     pub(super) is_reported: bool,
     /// The requested fence; the server may have raised it already.
     pub(super) raised: Option<u64>,
+    /// When the last renewal without an answer was sent, and until when the longest
+    /// of them may last.
+    unanswered: Option<(Instant, Instant)>,
     /// Whether an unanswered request may have re-acquired or upgraded it.
     pub(super) is_fence_uncertain: bool,
     /// The server must keep it at least until then, with or without guards.
@@ -98,6 +101,12 @@ impl Hold {
     /// Whether `fence` is a fence of this hold at the server.
     pub(super) fn has_fence(&self, fence: u64) -> bool {
         fence == self.proof.fence() || self.raised == Some(fence)
+    }
+
+    /// The same, or that of an upgrade whose reply has not come, or was for a call
+    /// that nobody waits for any more.
+    pub(super) fn may_have_fence(&self, fence: u64) -> bool {
+        self.has_fence(fence) || self.is_upgrading && fence > self.proof.fence()
     }
 
     /// The fence under which the server has it, if that is certain.
@@ -179,6 +188,18 @@ impl Hold {
     /// time restores the rest.
     pub(super) fn lease_end(&self) -> Instant {
         validity_end(self.asked, self.granted)
+    }
+
+    /// The end of its lease if the server has carried out each renewal without an
+    /// answer.
+    pub(super) fn latest_end(&self) -> Instant {
+        let unanswered = self.unanswered.map(|(_, until)| until);
+        unanswered.unwrap_or_default().max(self.lease_end())
+    }
+
+    pub(super) fn is_asked_for(&mut self, now: Instant, lease: Duration) {
+        let before = self.unanswered.map(|(_, until)| until);
+        self.unanswered = Some((now, before.unwrap_or_default().max(now + lease)));
     }
 
     /// When to look at it: for its check, to report the risk, or because it is bound
@@ -392,6 +413,7 @@ impl Engine {
             urgent: None,
             is_reported: false,
             raised: None,
+            unanswered: None,
             is_fence_uncertain: false,
             kept: None,
             leavers: Vec::new(),
@@ -436,6 +458,7 @@ impl Engine {
         hold.failures = 0;
         hold.is_refusal_reported = false;
         hold.is_risk_reported = false;
+        hold.unanswered.take_if(|(sent, _)| *sent <= grant.sent);
         if grant.sent >= hold.asked {
             hold.asked = grant.sent;
             hold.granted = grant.lease;

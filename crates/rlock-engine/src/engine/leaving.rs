@@ -57,6 +57,8 @@ pub(super) struct Downgrade {
 pub(super) struct CleanUp {
     /// The shared hold that the call wanted to make exclusive.
     upgraded: Option<Id>,
+    /// How the last request undoes a grant.
+    undo: Undo,
     is_one_by_one: bool,
     repeats: usize,
 }
@@ -130,7 +132,7 @@ impl Engine {
     fn end_in_background(&mut self, now: Instant, work: Id, id: Id, task: Task) {
         if let Some(hold) = self.holds.get(&id) {
             let claims = hold.proof.claims.clone();
-            let deadline = Some(hold.lease_end().max(now + self.retry_timeout));
+            let deadline = Some(hold.latest_end().max(now + self.retry_timeout));
             let work = Work::new(now, work, claims, task, deadline);
             self.start(now, work.in_background());
         }
@@ -219,7 +221,7 @@ impl Leaving {
                 at.work.resolve(at.engine, Outcome::Failed(error));
                 self.continue_in_background(at)
             }
-            Input::Due => match at.engine.holds.get(&self.hold).map(|it| it.lease_end()) {
+            Input::Due => match at.engine.holds.get(&self.hold).map(|it| it.latest_end()) {
                 // It was renewed while other work of its owner came first.
                 Some(lease_end) if lease_end > at.now => {
                     at.work.deadline = Some(lease_end);
@@ -237,6 +239,15 @@ impl Leaving {
     fn begin(&mut self, at: &mut Context<'_>) -> Next {
         let loss = at.engine.loss(at.now, self.hold);
         self.leave(at.engine);
+        let hold = at.engine.holds.get(&self.hold);
+        // A call has entered it meanwhile.
+        if let Some(hold) = hold.filter(|hold| hold.guards > 0)
+            && let Some(part) = PartRelease::of(at.now, hold)
+        {
+            let work = at.engine.next_id();
+            let task = Task::ReleasePart(part);
+            at.engine.end_in_background(at.now, work, self.hold, task);
+        }
         let hold = at.engine.holds.get(&self.hold);
         let Some(hold) = hold.filter(|hold| hold.guards == 0) else {
             return Next::End(Outcome::Done);
@@ -347,7 +358,7 @@ impl Leaving {
         let Some(hold) = at.engine.holds.get(&self.hold) else {
             return Next::End(Outcome::Done);
         };
-        at.work.deadline = Some(hold.lease_end().max(at.now + at.engine.retry_timeout));
+        at.work.deadline = Some(hold.latest_end().max(at.now + at.engine.retry_timeout));
         Next::Stay
     }
 
@@ -399,7 +410,14 @@ impl Downgrade {
                 Ok(next) => return next,
                 Err(error) => Outcome::Failed(error),
             },
-            Input::Due => Outcome::Failed(at.work.unavailable(at.now)),
+            Input::Due => {
+                let hold = at.engine.holds.get_mut(&self.hold);
+                // Its guard is shared, although its turn has not come.
+                if let Some(hold) = hold.filter(|_| at.work.stage == Stage::Turn) {
+                    hold.leave_writers();
+                }
+                Outcome::Failed(at.work.unavailable(at.now))
+            }
             // The end of its guard releases the hold.
             Input::Abandoned | Input::Notified(_) => return Next::Stay,
         };
@@ -411,6 +429,7 @@ impl CleanUp {
     pub(super) fn of(upgraded: Option<Id>) -> Self {
         Self {
             upgraded,
+            undo: Undo::Nothing,
             is_one_by_one: false,
             repeats: 0,
         }
@@ -428,25 +447,27 @@ impl CleanUp {
 
     /// A hold with guards stays: the call wanted to enter it again or to upgrade
     /// it. An upgrade granted in the meantime is undone.
-    fn request(&self, at: &mut Context<'_>) -> Request {
+    fn request(&mut self, at: &mut Context<'_>) -> Request {
         let claims = at.work.claims.clone();
         at.engine.fence_is_uncertain(&claims);
-        if self.is_one_by_one {
-            // It is unknown whether it was granted, and under which fence.
-            let fence = None;
-            return Request::ReleaseEach { claims, fence };
-        }
-        let undo = match (at.engine.held(at.now, &claims), self.upgraded) {
+        self.undo = match (at.engine.held(at.now, &claims), self.upgraded) {
             (HeldKeys::Nothing, _) => Undo::Release,
             (HeldKeys::Same(..), Some(_)) => Undo::Downgrade,
             (HeldKeys::Same(..) | HeldKeys::Otherwise(_), _) => Undo::Nothing,
         };
+        if self.is_one_by_one && self.undo == Undo::Release {
+            // It is unknown whether it was granted, and under which fence.
+            let fence = None;
+            return Request::ReleaseEach { claims, fence };
+        }
+        let undo = self.undo;
         Request::CleanUp { claims, undo }
     }
 
     fn reply(&mut self, at: &mut Context<'_>, sent: Sent, result: Result<Reply, Fault>) -> Next {
+        let is_last_resort = self.is_one_by_one || at.work.claims.is_single();
         match result {
-            Ok(Reply::Refused) if !at.work.claims.is_single() && !self.is_one_by_one => {
+            Ok(Reply::Refused) if self.undo == Undo::Release && !is_last_resort => {
                 self.is_one_by_one = true;
                 return Next::Ask;
             }
@@ -454,16 +475,18 @@ impl CleanUp {
                 if let Some(hold) = self.upgraded {
                     at.engine.undone(at.now, hold, fence);
                 }
-                // The hold was lost meanwhile, and the upgrade has taken the lock again.
-                if let HeldKeys::Nothing = at.engine.held(at.now, &at.work.claims) {
-                    return Next::Ask;
-                }
             }
             Ok(_) => {}
             Err(fault) => {
                 let next = at.try_again(sent, fault);
                 return next.unwrap_or_else(|_| self.end(at, sent.connection));
             }
+        }
+        // The hold was lost meanwhile, and the call may have taken the lock again.
+        if self.undo != Undo::Release
+            && let HeldKeys::Nothing = at.engine.held(at.now, &at.work.claims)
+        {
+            return Next::Ask;
         }
         // On the connection of the call, clean-up cannot overtake the call. The
         // same is true for a later connection if the server closed the earlier

@@ -49,7 +49,14 @@ impl PartRelease {
                 at.work.resolve(at.engine, Outcome::Failed(error));
                 self.continue_in_background(at)
             }
-            Input::Due => Next::End(Outcome::Done),
+            Input::Due => match at.engine.holds.get(&self.hold) {
+                // It was renewed meanwhile, and no release of all waits for this.
+                Some(hold) if hold.guards > 0 && hold.latest_end() > at.now => {
+                    at.work.deadline = Some(hold.latest_end());
+                    Next::Stay
+                }
+                _ => Next::End(Outcome::Done),
+            },
             Input::Abandoned => self.continue_in_background(at),
             Input::Notified(_) => Next::Stay,
         }

@@ -360,7 +360,7 @@ impl Engine {
         };
         claim.fence_lost = claim.fence_lost.max(notice.fence);
         let hold = claim.hold.and_then(|hold| self.holds.get(&hold));
-        if let Some(hold) = hold.filter(|hold| hold.has_fence(notice.fence)) {
+        if let Some(hold) = hold.filter(|hold| hold.may_have_fence(notice.fence)) {
             self.lose(now, hold.proof.hold);
         }
     }

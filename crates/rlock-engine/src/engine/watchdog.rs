@@ -233,6 +233,7 @@ impl Engine {
         };
         let node = hold.node;
         hold.renewing = Some(now);
+        hold.is_asked_for(now, lease);
         let silence = now + (lease / 3).max(SILENCE_MIN);
         self.node_state(node).renewals.underway += 1;
         let by = Requester::Renewal(Renewal {
@@ -702,6 +703,7 @@ impl Extension {
         }
         hold.raised = hold.raised.max(self.raise);
         self.asked = (lease, hold.proof.fence());
+        hold.is_asked_for(now, lease);
         Next::Send(hold.renewal(lease, self.raise, self.value.clone()))
     }
 

@@ -430,3 +430,87 @@ fn a_release_ends_with_the_lease() {
         assert!(it.endpoint.engine().is_empty());
     }
 }
+
+fn lost(fence: u64) -> String {
+    push(&["message", "rlock:client:c", &format!("lost {fence} o k")])
+}
+
+/// An operator has ended the hold before the second request, which takes the lock for nobody.
+#[test]
+fn a_request_that_takes_the_lock_anew_is_undone_if_nobody_waits_for_it() {
+    for closes in [false, true] {
+        let mut it = held(Ask::Exclusive);
+        it.asks_mode("k", Ask::Exclusive);
+        if closes {
+            it.leaves_all();
+        } else {
+            it.abandons(3);
+        }
+        it.receives(1, lost(7));
+        it.answers(1, "RLOCK.ACQUIRE", ":8\r\n");
+        it.answers(1, "RLOCK.CANCEL", ":0\r\n");
+        let did = it.actions();
+        let release = "1 RLOCK.RELEASE k o ALL".to_owned();
+        assert!(did.contains(&release), "closes: {closes}, {did:?}");
+    }
+}
+
+#[test]
+fn an_extension_without_an_answer_is_released_too() {
+    let mut it = held(Ask::Exclusive);
+    it.extends(Duration::from_secs(3600));
+    it.ends(1);
+    it.drops_mode(Ask::Exclusive);
+    it.leaves_all();
+    it.passes(40_000);
+    it.did();
+    let number = it.connections();
+    it.greeted(number);
+    let did = it.actions();
+    let release = format!("{number} RLOCK.RELEASE k o ALL");
+    assert!(did.iter().any(|it| it.starts_with(&release)), "{did:?}");
+}
+
+/// The second one asks the server, although the first one could not.
+#[test]
+fn guards_that_are_shared_leave_no_exclusive_lock() {
+    let mut it = held(Ask::Exclusive);
+    it.asks_mode("k", Ask::Exclusive);
+    it.ends(1);
+    it.downgrades();
+    it.passes(12_000);
+    let failed = "call 4: no usable answer from the server within 10s".to_owned();
+    assert!(it.did().contains(&failed));
+    let number = it.connections();
+    it.greeted(number);
+    it.answers_each(number, |_| ":7\r\n".to_owned());
+    it.actions();
+    it.downgrades();
+    assert_eq!(it.actions(), [format!("{number} RLOCK.DOWNGRADE k o")]);
+}
+
+#[test]
+fn a_loss_counts_that_is_reported_under_the_fence_of_an_unclaimed_upgrade() {
+    let mut it = held(Ask::Shared);
+    it.asks_mode("k", Ask::Exclusive);
+    it.abandons(3);
+    it.answers(1, "RLOCK.ACQUIRE", ":8\r\n");
+    it.receives(1, lost(8));
+    assert!(it.did().contains(&OVER.to_owned()));
+}
+
+/// A hold with guards has them too.
+#[test]
+fn keys_whose_clean_up_is_refused_are_not_released_if_they_are_held() {
+    let mut it = Played::connected();
+    for _ in 0..2 {
+        it.asks_as("o", "a", &["b"], Terms::new());
+        it.answers(1, "RLOCK.MACQUIRE", ":7\r\n");
+    }
+    it.asks_as("o", "a", &["b"], Terms::new());
+    it.abandons(4);
+    it.answers(1, "RLOCK.MACQUIRE", ":7\r\n");
+    it.answers(1, "RLOCK.CANCEL", "-NOPERM no\r\n");
+    let did = it.actions();
+    assert!(!did.iter().any(|it| it.contains("RELEASE")), "{did:?}");
+}

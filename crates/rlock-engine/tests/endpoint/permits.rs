@@ -244,3 +244,36 @@ fn a_guard_whose_permits_another_one_cannot_release_tries_it() {
     it.answers(1, "RLOCK.RELEASE", ":1\r\n");
     assert_eq!(it.actions(), ["call 4: done"]);
 }
+
+/// The hold is renewed for longer than its lease was, and the server refuses to release: its slot moves.
+#[test]
+fn a_release_of_permits_goes_on_while_the_hold_is_renewed() {
+    let mut it = split();
+    it.drops_mode(permits(2));
+    let mut releases = 0;
+    for _ in 0..120 {
+        it.passes(1_000);
+        releases = 0;
+        it.answers_each(1, |asked| match asked {
+            asked if asked.starts_with("RLOCK.RELEASE") => {
+                releases += 1;
+                "-TRYAGAIN no\r\n".to_owned()
+            }
+            _ => ":7\r\n".to_owned(),
+        });
+    }
+    assert_eq!(releases, 1);
+}
+
+#[test]
+fn permits_are_released_by_a_guard_that_ends_behind_a_call() {
+    let mut it = split();
+    it.drops_mode(permits(2));
+    it.answers(1, "RLOCK.RELEASE k o PERMITS 2", ":1\r\n");
+    it.asks_mode("k", permits(1));
+    it.releases_mode(permits(3));
+    it.actions();
+    it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+    let released = "1 RLOCK.RELEASE k o PERMITS 2 FENCE 7";
+    assert_eq!(it.actions().last().unwrap(), released);
+}
