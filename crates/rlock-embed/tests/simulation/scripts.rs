@@ -458,7 +458,7 @@ fn asks(client: usize, wait: u64, lease: u64) -> Step {
     })
 }
 
-/// An operator ends the hold while the client asks for it again. Its close leaves nothing that this takes anew.
+/// An operator ends the hold while the client asks for it again. Its close leaves nothing that this request takes.
 #[test]
 fn a_close_leaves_nothing_that_a_late_request_takes() {
     let script = [

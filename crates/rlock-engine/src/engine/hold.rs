@@ -103,8 +103,8 @@ impl Hold {
         fence == self.proof.fence() || self.raised == Some(fence)
     }
 
-    /// The same, or that of an upgrade whose reply has not come, or was for a call
-    /// that nobody waits for any more.
+    /// The same, or `fence` may belong to an upgrade whose reply has not come, or was
+    /// for a call that nobody waits for any more.
     pub(super) fn may_have_fence(&self, fence: u64) -> bool {
         self.has_fence(fence) || self.is_upgrading && fence > self.proof.fence()
     }
