@@ -316,10 +316,10 @@ impl Guard<Shared> {
     /// guards of this owner.
     ///
     /// While it waits, the watchdog keeps renewing the hold. If the hold is
-    /// lost meanwhile, through its lease or an operator, the request continues
-    /// as an ordinary request to write. Then others may have written before it
-    /// was granted, and [`WriteGuard::is_unbroken`](Guard::is_unbroken) is
-    /// false.
+    /// lost meanwhile, through its lease or an operator, or may have been while
+    /// there was no connection, the request continues as an ordinary request to
+    /// write. Then others may have written before it was granted, and
+    /// [`WriteGuard::is_unbroken`](Guard::is_unbroken) is false.
     ///
     /// # Errors
     ///

@@ -554,6 +554,34 @@ fn a_loss_under_the_fence_of_a_dropped_upgrade_counts() {
     });
 }
 
+/// Others have had the lock between the shared hold and its upgrade, and the report of the loss is gone.
+#[test]
+fn an_upgrade_without_an_answer_hides_no_loss() {
+    let other = || Step::Other {
+        key: 0,
+        host: 0,
+        lease: 10_000,
+    };
+    let script = [
+        with(asks(0, 0, LEASE), |it| it.mode = 1),
+        passes(2_100),
+        Step::Upgrade {
+            client: 0,
+            which: 0,
+            wait: NONE,
+        },
+        forces(0, false),
+        other(),
+        other(),
+        cuts(0, Cut::Unseen),
+        passes(20_000),
+    ];
+    play(Kind::One, SEEDS, &script, |world| {
+        let mut guards = world.clients[0].guards.values();
+        world.seen.losses > 0 || guards.all(|it| it.mode != 0)
+    });
+}
+
 /// The same otherwise.
 fn with(mut step: Step, change: impl Fn(&mut Asked)) -> Step {
     if let Step::Ask(asked) = &mut step {

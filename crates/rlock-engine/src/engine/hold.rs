@@ -602,10 +602,18 @@ impl Engine {
         let Some(hold) = self.holds.get(&id) else {
             return;
         };
-        hold.proof.set_fence(hold.proof.fence().max(fence));
-        if self.is_lost(&hold.proof.claims.clone(), fence) {
+        let known = hold.proof.fence();
+        let may_hide_loss = fence > known && !self.is_watched(hold);
+        hold.proof.set_fence(known.max(fence));
+        if may_hide_loss || self.is_lost(&hold.proof.claims.clone(), fence) {
             self.lose(now, id);
         }
+    }
+
+    /// Whether the server reports the loss of this hold to the connection in use. A
+    /// report to an earlier connection may be gone.
+    pub(super) fn is_watched(&self, hold: &Hold) -> bool {
+        self.connection(hold.node).is(hold.notices_by)
     }
 
     /// Whether `fence` belongs to this grant. The server named it in reply to a
@@ -627,10 +635,13 @@ impl Engine {
             return true;
         }
         // The grant of an upgrade may arrive here before the call that waits for
-        // it. It cannot be a grant after a loss: the server reports the loss
-        // first, and a lost hold stays lost.
-        let is_expected =
-            |fence| fence == known || fence == asked_under || (hold.is_upgrading && fence > known);
+        // it. It cannot be a grant after a loss if the server reports losses here: it
+        // reports the loss first, and a lost hold stays lost.
+        let is_watched = self.is_watched(hold);
+        let is_expected = |fence| {
+            let is_upgraded = hold.is_upgrading && is_watched && fence > known;
+            fence == known || fence == asked_under || is_upgraded
+        };
         if fence.is_some_and(is_expected) {
             return true;
         }

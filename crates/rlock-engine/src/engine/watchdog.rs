@@ -368,7 +368,7 @@ impl Engine {
         }
         self.schedule_after(now, id, sent.sent, lease);
         if let Some(hold) = self.holds.get(&id) {
-            let is_watched = self.connection(hold.node).is(hold.notices_by);
+            let is_watched = self.is_watched(hold);
             let soon = match hold.is_moving {
                 true => Some(now + MOVING_PAUSE),
                 // A hold with a fixed lease was extended before its check on a

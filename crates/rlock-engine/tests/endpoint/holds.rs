@@ -514,3 +514,29 @@ fn keys_whose_clean_up_is_refused_are_not_released_if_they_are_held() {
     let did = it.actions();
     assert!(!did.iter().any(|it| it.contains("RELEASE")), "{did:?}");
 }
+
+/// The server may have ended the hold and granted others before, and the report of that went to a connection that is gone.
+#[test]
+fn an_upgrade_that_a_new_connection_finds_hides_no_loss() {
+    let mut it = held(Ask::Shared);
+    it.asks_mode("k", Ask::Exclusive);
+    it.reconnects();
+    it.answers_each(2, |_| ":9\r\n".to_owned());
+    it.answers_each(2, |_| ":9\r\n".to_owned());
+    let did = it.did();
+    assert!(did.contains(&OVER.to_owned()), "{did:?}");
+    assert!(did.contains(&"call 3: granted 9".to_owned()), "{did:?}");
+}
+
+#[test]
+fn an_upgrade_that_is_undone_on_a_new_connection_hides_no_loss() {
+    let mut it = held(Ask::Shared);
+    it.asks_mode("k", Ask::Exclusive);
+    it.abandons(3);
+    it.reconnects();
+    it.answers(2, "RLOCK.CANCEL", ":0\r\n");
+    it.answers(2, "RLOCK.DOWNGRADE", ":9\r\n");
+    let actions = it.actions();
+    assert!(actions.contains(&OVER.to_owned()), "{actions:?}");
+    assert_eq!(actions.last().unwrap(), "2 RLOCK.RELEASE k o ALL");
+}
