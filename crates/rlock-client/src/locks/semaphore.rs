@@ -85,7 +85,8 @@ impl Guard<Permit> {
     /// last one releases what is left. A [`LossSignal`](crate::LossSignal) of
     /// any of them resolves when the last one ends, or with the loss. If a part
     /// ends with [`release_after`](Self::release_after), no part releases
-    /// anything before that time is over: the last one leaves it all taken.
+    /// anything before that time is over: the last one leaves it all taken. What
+    /// ended before stays taken until another part ends after that time.
     ///
     /// The permits of a part that ends may be free late. If the connection breaks
     /// before the answer comes, the client asks the server how many it still has
