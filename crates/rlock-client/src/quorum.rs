@@ -15,8 +15,8 @@ use crate::client_builder::{ClientBuilder, Started, on_thread};
 use crate::locks::guard::sealed::{self, Grants};
 use crate::locks::guard::{Guard, Kind, OneKey};
 use crate::locks::{Granted, Lock, left};
+use crate::pump::Inner;
 use crate::pump::call::{call, done};
-use crate::pump::{Inner, now};
 
 /// Independent servers that hold locks together: a majority of them holds a
 /// lock, so it survives the failure of a minority.
@@ -422,16 +422,11 @@ impl Grants for Share {
         self.granted
     }
 
+    /// Its parts can be over before.
     fn look(&self) {
         let granted = &self.granted;
-        granted.in_quorum(|quorum, guard, now| quorum.look(now, guard));
-    }
-
-    /// A comparison with the clock, except where parts can be over before.
-    fn check(&self) {
-        let until = self.granted.proof().valid_until();
-        if until.is_some_and(|until| self.is_bound || until <= now()) {
-            self.look();
+        if self.is_bound && granted.proof().valid_until().is_some() {
+            granted.in_quorum(|quorum, guard, now| quorum.look(now, guard));
         }
     }
 }

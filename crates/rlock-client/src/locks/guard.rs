@@ -176,7 +176,7 @@ impl<K: Kind> Guard<K> {
     /// # }
     /// ```
     pub fn is_valid(&self) -> bool {
-        self.held.check();
+        self.held.look();
         let now = now();
         self.held.proofs().all(|proof| proof.is_live(now))
     }
@@ -464,11 +464,8 @@ pub(crate) mod sealed {
             std::iter::once(self.granted().proof())
         }
 
-        /// Counts again where the proof rests on others.
+        /// Counts again where the clock is not enough.
         fn look(&self) {}
-
-        /// The same, unless it is known without that.
-        fn check(&self) {}
     }
 }
 

@@ -573,6 +573,16 @@ impl Endpoint {
         self.engine.set_quiet(quiet);
     }
 
+    /// See [`Engine::tell_renewals`].
+    pub fn tell_renewals(&mut self) {
+        self.engine.tell_renewals();
+    }
+
+    /// See [`Engine::next_renewed`].
+    pub fn next_renewed(&mut self) -> Option<Id> {
+        self.engine.next_renewed()
+    }
+
     /// The servers that have keys.
     #[must_use]
     pub fn nodes(&self) -> BTreeSet<Node> {

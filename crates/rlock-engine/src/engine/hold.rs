@@ -467,6 +467,9 @@ impl Engine {
                 self.loss(now, id);
                 return false;
             }
+            if let Some(renewed) = &mut self.renewed {
+                renewed.push(hold.proof.call);
+            }
         }
         if let Some(hold) = self.holds.get(&id) {
             self.cut_if_over(now, hold, grant);

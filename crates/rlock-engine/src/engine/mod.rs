@@ -177,6 +177,8 @@ pub struct Engine {
     quiet: Option<Duration>,
     /// How long replicas may take to acknowledge.
     replication: Duration,
+    /// The calls whose holds were renewed, if somebody asks for them.
+    renewed: Option<Vec<Id>>,
     /// By their numbers.
     nodes: Vec<NodeState>,
     /// Whether no server will ever be connected again.
@@ -224,6 +226,7 @@ impl Engine {
             retry_timeout,
             quiet: None,
             replication,
+            renewed: None,
             nodes: Vec::new(),
             is_closed: false,
             is_leaving: false,

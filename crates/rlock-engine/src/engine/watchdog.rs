@@ -485,6 +485,17 @@ impl Engine {
         self.quiet = Some(quiet);
     }
 
+    /// From now on [`next_renewed`](Self::next_renewed) tells which holds are renewed.
+    pub fn tell_renewals(&mut self) {
+        self.renewed = Some(Vec::new());
+    }
+
+    /// The call that was granted a hold first, for a hold that was renewed; none
+    /// until the next event.
+    pub fn next_renewed(&mut self) -> Option<Id> {
+        self.renewed.as_mut()?.pop()
+    }
+
     /// When the last answered request to the server was made.
     pub fn known_good(&self, node: Node) -> Instant {
         let state = self.known_state(node);

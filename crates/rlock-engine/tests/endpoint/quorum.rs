@@ -4,6 +4,7 @@
 //! are asked, in this order, for `k` by `o` with that lease. Calls and members are numbered from 1 on.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rlock_engine::endpoint::{ConnectionId, Event, Note, Settings};
@@ -11,6 +12,7 @@ use rlock_engine::engine::Id;
 use rlock_engine::engine::claims::{Claims, Owner};
 use rlock_engine::engine::instant::Instant;
 use rlock_engine::engine::node::Node;
+use rlock_engine::engine::proof::Proof;
 use rlock_engine::engine::terms::{Ask, Queueing, Terms, Value};
 use rlock_engine::error::{Failure, Loss};
 use rlock_engine::session::quorum::{Quorum, read};
@@ -56,6 +58,8 @@ struct Client {
     is_passing: bool,
     /// How it ended what was granted.
     ended: Vec<Loss>,
+    /// What was granted last.
+    proof: Option<Arc<Proof>>,
 }
 
 impl Member {
@@ -145,6 +149,7 @@ impl Client {
             lease: Duration::ZERO,
             is_passing: false,
             ended: Vec::new(),
+            proof: None,
         }
     }
 
@@ -340,6 +345,12 @@ impl Client {
         (self.quorum.remaining(TWO, self.now), parts.collect())
     }
 
+    /// Until when the last guard is valid as everybody can see who has it.
+    fn valid_until(&self) -> Instant {
+        let proof = self.proof.as_ref().unwrap();
+        proof.valid_until().unwrap()
+    }
+
     fn listen(&mut self) {
         loop {
             while let Some(action) = self.quorum.poll_action() {
@@ -387,6 +398,9 @@ impl Client {
                 return self.lines.push(((at + 1).to_string(), " close".to_owned()));
             }
             Action::Resolve { call, outcome } => {
+                if let Outcome::Granted { proofs, .. } = &outcome {
+                    self.proof = Some(Arc::clone(proofs.first()));
+                }
                 format!("call {}: {}", call.number(), outcome_text(outcome))
             }
             Action::Over { guard, why } => format!("over {}: {why}", guard.number()),
@@ -1057,6 +1071,27 @@ fn a_lock_at_risk_says_so_once_until_it_is_renewed() {
         silent 2
         passes 20000 : 323 close; at risk for 15.9998s, 14.0002s left; 2323 close",
     );
+}
+
+/// Its guards can see no more than the proof of the whole, which no tick extends meanwhile.
+#[test]
+fn a_lock_outlasts_a_stall_that_is_shorter_than_its_leases() {
+    let mut it = plays("holds ever\n passes 14000");
+    let left = it.held().0;
+    assert!(left > Duration::from_secs(21), "{left:?}");
+    assert_eq!(it.valid_until(), it.now + left);
+    it.takes("stalls 16500");
+    let done = it.done();
+    assert!(done.starts_with("123 RENEW 30000; at risk for "), "{done}");
+    it.plays("passes 10000");
+    assert_eq!(it.ended, []);
+    it.takes(&format!("stalls {}", it.held().0.as_millis() + 1));
+    assert_eq!(it.ended, [Loss::LeaseEnded]);
+    // It was extended before.
+    let mut it = plays("holds\n extend 2 60000 : 123 RENEW 60000; call 3: done");
+    assert_eq!(it.valid_until(), it.now + it.held().0);
+    it.takes("stalls 50000");
+    assert_eq!(it.ended, []);
 }
 
 #[test]

@@ -76,6 +76,8 @@ pub(super) enum Happened {
     Changed(usize),
     /// What is held of a hold is lost.
     Lost(Id),
+    /// What is held of a hold is valid for longer.
+    Renewed(Id),
 }
 
 impl Members {
@@ -89,6 +91,7 @@ impl Members {
             let check = Some(check(Arc::clone(&records), place));
             let mut session = Session::new(servers, Settings { check, ..settings });
             session.endpoint_mut().set_quiet(QUIET);
+            session.endpoint_mut().tell_renewals();
             session
         };
         Self {
@@ -192,6 +195,12 @@ impl Members {
                     Action::Note(_) | Action::Observed { .. } => {}
                 }
                 actions.push_back(action);
+            }
+            let endpoint = self.sessions.get_mut(place)?.endpoint_mut();
+            while let Some(part) = endpoint.next_renewed() {
+                if let Some(By::Hold(hold)) = self.parts.get(&part) {
+                    return Some(Happened::Renewed(*hold));
+                }
             }
             self.told.pop_front();
         }

@@ -301,9 +301,8 @@ impl Quorum {
         self.settle(now);
     }
 
-    /// Counts again for how long a majority holds what a guard has. The proof of
-    /// the guard says less by itself: it is late with renewals, and does not know
-    /// of the connections to which parts are bound.
+    /// Counts again for how long a majority holds what a guard has. Only the proofs
+    /// of the parts know of the connections to which they are bound.
     pub fn look(&mut self, now: Instant, guard: Id) {
         if let Some(hold) = self.guards.get(&guard).copied() {
             self.look_at(now, hold);
@@ -381,6 +380,10 @@ impl Quorum {
                     }
                     Happened::Changed(member) => self.changed(now, member),
                     Happened::Lost(hold) => self.tend(now, hold),
+                    // Nothing else extends its proof during a stall.
+                    Happened::Renewed(hold) => {
+                        self.look_at(now, hold);
+                    }
                 }
             } else if let Some((due, timer)) = self.members.timers.pop(now) {
                 self.fire(now, due, timer);
