@@ -365,7 +365,7 @@ impl Engine {
             }
             self.timers.pop_first();
             match timer {
-                Timer::Work(id) => self.work_is_due(now, id),
+                Timer::Work(id) => self.work_is_due(now, due, id),
                 Timer::Hold(id) => self.hold_is_due(now, id),
                 Timer::Heartbeat(node) => self.keep_heartbeat(now, node),
             }

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use crate::engine::call::{Call, WaitEnd};
 use crate::engine::claims::Claims;
-use crate::engine::instant::Instant;
+use crate::engine::instant::{Instant, LateChecks};
 use crate::engine::leaving::{CleanUp, Downgrade, Leaving};
 use crate::engine::node::Node;
 use crate::engine::part_release::PartRelease;
@@ -71,6 +71,7 @@ pub(super) struct Progress {
     pub(super) unanswered: Option<u64>,
     failure: Option<Box<Failure>>,
     timer_due: Option<Instant>,
+    late_checks: LateChecks,
     /// The lease of the request that waits in a server's queue.
     awaited: Option<(Node, Duration)>,
 }
@@ -158,6 +159,7 @@ impl Work {
             unanswered: None,
             failure: None,
             timer_due: None,
+            late_checks: LateChecks::default(),
             awaited: None,
         };
         Self { task, progress }
@@ -467,13 +469,21 @@ impl Engine {
         }
     }
 
-    pub(super) fn work_is_due(&mut self, now: Instant, id: Id) {
+    pub(super) fn work_is_due(&mut self, now: Instant, due: Instant, id: Id) {
         let Some(work) = self.works.get_mut(&id) else {
             return;
         };
-        work.progress.timer_due = None;
-        let is_over = work.progress.deadline.is_some_and(|last| last <= now);
-        match work.progress.stage {
+        let progress = &mut work.progress;
+        progress.timer_due = None;
+        if matches!(progress.stage, Stage::Asked(_) | Stage::Queued(_))
+            && let Some(again) = progress.late_checks.again(due, now)
+        {
+            progress.timer_due = Some(again);
+            self.timers.insert((again, Timer::Work(id)));
+            return;
+        }
+        let is_over = progress.deadline.is_some_and(|last| last <= now);
+        match progress.stage {
             Stage::Pause(_) if !is_over => self.advance(now, id),
             _ => self.advance_with(now, id, Input::Due),
         }

@@ -21,6 +21,35 @@ fn reconnects_unsure(it: &mut Played) {
     it.greeted_but(2, "CLIENT KILL", NOT_ALLOWED);
 }
 
+/// The message of the grant may have arrived meanwhile.
+#[test]
+fn a_process_that_stalled_may_still_read_before_a_wait_fails() {
+    for grant in ["grant 7 o k", ""] {
+        let mut it = Played::connected();
+        it.waits_a_second("k", Terms::new());
+        it.answers(1, "RLOCK.ACQUIRE k o", "+WAITING\r\n");
+        it.did();
+        it.passes(900);
+        it.stalls(1_300);
+        it.passes(99);
+        assert_eq!(it.did(), [""; 0]);
+        if grant.is_empty() {
+            it.passes(1);
+            let did = it.did();
+            assert!(did[0].starts_with("call 2: no usable answer"), "{did:?}");
+        } else {
+            it.receives(1, push(&["message", CHANNEL, grant]));
+            assert_eq!(it.did(), ["call 2: granted 7"]);
+        }
+    }
+    // The answer itself is not read.
+    let mut it = Played::connected();
+    it.waits_a_second("k", Terms::new());
+    it.stalls(2_200);
+    it.answers(1, "RLOCK.ACQUIRE k o", ":7\r\n");
+    assert_eq!(it.did(), ["call 2: granted 7"]);
+}
+
 /// The server may have cut the lease to the grace meanwhile.
 #[test]
 fn a_grant_of_a_bound_hold_that_is_read_late_is_confirmed() {
