@@ -757,6 +757,21 @@ fn a_client_that_stalls_waits_as_much_longer() {
     );
 }
 
+#[test]
+fn a_client_that_stalls_may_still_read_before_its_wait_ends() {
+    plays(
+        "silent 123
+        lock wait=500 : 123 ACQUIRE 30000
+        stalls 601
+        passes 99
+        answers 123 : 23 RENEW 30000 FENCE 51; call 2: granted 51",
+    );
+    let mut it = plays("silent 123\n lock wait=500 : 123 ACQUIRE 30000\n stalls 601\n passes 99");
+    it.takes("passes 1");
+    let done = it.done();
+    assert!(done.starts_with("call 2: no usable answer"), "{done}");
+}
+
 /// It has a heartbeat each second.
 #[test]
 fn a_member_that_hangs_is_not_waited_for() {

@@ -97,6 +97,7 @@ struct Locking {
     /// How the attempts ask now.
     wait: Wait,
     attempts: u32,
+    late_checks: LateChecks,
     stage: Stage,
 }
 
@@ -440,9 +441,14 @@ impl Quorum {
     }
 
     fn call_is_due(&mut self, now: Instant, due: Instant, call: Id) {
-        if let Some(Progress::Connect(meeting)) = self.calls.get_mut(&call)
-            && let Some(again) = meeting.late_checks.again(due, now)
-        {
+        let late_checks = match self.calls.get_mut(&call) {
+            Some(Progress::Connect(meeting)) => Some(&mut meeting.late_checks),
+            Some(Progress::Lock(locking)) if matches!(locking.stage, Stage::Asking(_)) => {
+                Some(&mut locking.late_checks)
+            }
+            _ => None,
+        };
+        if let Some(again) = late_checks.and_then(|it| it.again(due, now)) {
             return self.due(call, Some(again));
         }
         match self.calls.get(&call) {
@@ -659,6 +665,7 @@ impl Quorum {
             waited: wait,
             wait,
             attempts: 0,
+            late_checks: LateChecks::default(),
             stage: Stage::Turn,
         };
         self.calls.insert(call, Progress::Lock(Box::new(locking)));
