@@ -63,6 +63,8 @@ pub(super) struct Hold {
     pub(super) urgent: Option<Instant>,
     /// Whether its loss has been reported.
     pub(super) is_reported: bool,
+    /// Whether nobody knows if the last release of some permits was carried out.
+    pub(super) is_spare_uncertain: bool,
     /// The requested fence; the server may have raised it already.
     pub(super) raised: Option<u64>,
     /// When the last renewal without an answer was sent, and until when the longest
@@ -163,7 +165,7 @@ impl Hold {
 
     /// The permits that no guard needs are being released.
     pub(super) fn release_spare(&mut self) {
-        self.permits = self.used;
+        (self.permits, self.is_spare_uncertain) = (self.used, false);
     }
 
     /// Permits that no guard needs were not released.
@@ -412,6 +414,7 @@ impl Engine {
             last_due: None,
             urgent: None,
             is_reported: false,
+            is_spare_uncertain: false,
             raised: None,
             unanswered: None,
             is_fence_uncertain: false,

@@ -277,3 +277,18 @@ fn permits_are_released_by_a_guard_that_ends_behind_a_call() {
     let released = "1 RLOCK.RELEASE k o PERMITS 2 FENCE 7";
     assert_eq!(it.actions().last().unwrap(), released);
 }
+
+/// It may still be carried out, and the server does not let this client close its earlier connection.
+#[test]
+fn a_guard_whose_permits_another_one_may_have_released_fails_with_it() {
+    let mut it = ends_two();
+    it.answers(1, "RLOCK.RENEW", ":7\r\n");
+    it.did();
+    it.ends(1);
+    it.passes(20);
+    it.greeted_but(2, "CLIENT KILL", "-NOPERM no\r\n");
+    it.did();
+    it.answers(2, "RLOCK.INFO k", info(5, 7));
+    let failed = "call 4: no usable answer from the server within 20ms";
+    assert_eq!(it.did(), [failed]);
+}
