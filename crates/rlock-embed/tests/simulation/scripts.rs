@@ -501,31 +501,6 @@ fn an_extension_without_an_answer_is_released() {
     play(Kind::One, SEEDS, &script, |world| world.is_free("a"));
 }
 
-/// For longer than the lease.
-#[test]
-fn permits_are_released_after_a_slot_has_moved() {
-    let script = [
-        with(asks(0, 0, 5_000), |it| (it.keys, it.mode) = (&["p"], 4)),
-        passes(100),
-        Step::MoveKey {
-            key: 3,
-            window: 60_000 * MS,
-        },
-        passes(40_000),
-        Step::ReleasePermits {
-            client: 0,
-            which: 0,
-            how: 3,
-        },
-        passes(120_000),
-    ];
-    play(Kind::Cluster, SEEDS / 4, &script, |world| {
-        let mut guards = world.clients[0].guards.values();
-        let has = |it: &Guard| world.there("p", &it.owner).map_or(0, |it| it.permits);
-        guards.all(|it| has(it) == it.permits)
-    });
-}
-
 /// An operator ends the hold right after an upgrade, whose call is dropped, and another client gets the lock.
 #[test]
 fn a_loss_under_the_fence_of_a_dropped_upgrade_counts() {

@@ -23,6 +23,8 @@ pub(super) const ASKED_EVERY: Duration = Duration::from_secs(1);
 /// waits at a master that was cut off does not learn of its successor
 /// otherwise.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(5);
+/// How many former masters a refresh asks if no server is connected.
+const FORMER_MAX: usize = 4;
 /// For how long no report of a smaller epoch counts: the servers that know the
 /// larger one may be late.
 const EPOCH_COUNTS: Duration = Duration::from_secs(10);
@@ -51,8 +53,9 @@ pub(super) struct Cluster {
 
 /// Finds out which server has which slots. It asks the connected servers. If
 /// none of them is reliable, it asks the seeds and the servers with slots one after
-/// the other. If they disagree, the newest answer of a server in service counts, and
-/// of equally new ones the one that changes nothing.
+/// the other, and some former masters if no server is connected. If they disagree,
+/// the newest answer of a server in service counts, and of equally new ones the one
+/// that changes nothing.
 struct Refresh {
     number: u64,
     /// The servers that were asked, and their answers so far.
@@ -215,7 +218,15 @@ impl Endpoint {
         };
         // A server without slots may be gone, and each that is takes a second.
         let known = used.iter().filter_map(|it| cluster.server(*it).ok());
-        let rest = cluster.seeds.iter().cloned().chain(known).collect();
+        let mut rest: VecDeque<_> = cluster.seeds.iter().cloned().chain(known).collect();
+        if mains.is_empty() {
+            // One that had slots before may be a master again.
+            let former = cluster.addresses.iter().map(|it| cluster.at(it));
+            let former: Vec<_> = former.filter(|it| !rest.contains(it)).collect();
+            let turn = usize::try_from(cluster.refreshes).unwrap_or(0) * FORMER_MAX;
+            let asked = former.iter().cycle().skip(turn % former.len().max(1));
+            rest.extend(asked.take(former.len().min(FORMER_MAX)).cloned());
+        }
         let until = now + ASKED_EVERY;
         let asked = mains.iter().map(|main| (*main, Vec::new())).collect();
         cluster.refreshes += 1;

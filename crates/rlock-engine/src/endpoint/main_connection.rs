@@ -183,7 +183,9 @@ impl Endpoint {
             (Some(Stages::Connecting(main) | Stages::Up { main, .. }), Ok(address)) => {
                 let (connection, is_up) = (*main, self.main_connection(node).is_some());
                 let known = self.connections.get(&connection);
-                if known.is_none_or(|known| known.address == address) {
+                let is_named = known.is_none_or(|known| known.address == address);
+                // A caller that waits for the start learns why it fails.
+                if is_named || !is_up && self.start.is_some() {
                     return;
                 }
                 self.note(Note::NamedElsewhere);

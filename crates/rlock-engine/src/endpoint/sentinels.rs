@@ -29,6 +29,9 @@ const OTHERS_TIME: Duration = Duration::from_millis(200);
 pub(super) const ASKED_EVERY: Duration = Duration::from_millis(500);
 /// For how long the last answer of a Sentinel counts that no longer answers.
 const ANSWER_COUNTS: Duration = Duration::from_secs(10);
+/// The same where none tells its epoch: a Sentinel that is late has answered within
+/// this time.
+const LATE_COUNTS: Duration = Duration::from_secs(2);
 
 pub(super) struct Sentinels {
     all: Vec<Sentinel>,
@@ -48,6 +51,8 @@ struct Sentinel {
     address: Address,
     /// The connection, which is kept from round to round.
     connection: Option<ConnectionId>,
+    /// Whether this connection has answered.
+    has_answered: bool,
     replies: Vec<Frame>,
     /// Its last answer, and when it came.
     named: Option<(Named, Instant)>,
@@ -75,6 +80,7 @@ impl Sentinels {
         let all = addresses.into_iter().map(|address| Sentinel {
             address,
             connection: None,
+            has_answered: false,
             replies: Vec::new(),
             named: None,
         });
@@ -113,7 +119,7 @@ impl Sentinels {
         };
         let failure = match result {
             Ok(named) => {
-                sentinel.named = Some((named, now));
+                (sentinel.named, sentinel.has_answered) = (Some((named, now)), true);
                 None
             }
             Err(failure) => {
@@ -153,21 +159,27 @@ impl Sentinels {
     }
 
     /// The addresses in the newest epoch, if any Sentinel has answered in a round.
-    /// The last answers of Sentinels that are late or down now count too, unless
-    /// no answer tells its epoch.
+    /// The last answers of Sentinels that are late or down now count too. If none
+    /// tells its epoch, only those of late ones do.
     fn newest(&self, now: Instant, round: &Round) -> Option<Vec<Address>> {
         let named = |number: &usize| self.all.get(*number)?.named.as_ref();
         let answered = round.answered.iter().filter_map(named);
-        let answered = answered.map(|(named, _)| named);
         answered.clone().next()?;
-        if answered.clone().all(|named| named.epoch.is_none()) {
-            return Some(most(answered.map(|named| self.at(named)).collect()));
+        let others = (0..self.all.len()).filter(|it| !round.answered.contains(it));
+        let all = |age: Duration, is_late: bool| {
+            let others = others.clone().filter_map(|number| self.all.get(number));
+            let others = others.filter(move |it| !is_late || it.has_answered);
+            let others = others.filter_map(|it| it.named.as_ref());
+            let others = others.filter(move |(_, at)| now - *at <= age);
+            answered.clone().chain(others).map(|(named, _)| named)
+        };
+        let late = || all(LATE_COUNTS, true);
+        if late().all(|named| named.epoch.is_none()) {
+            return Some(most(late().map(|named| self.at(named)).collect()));
         }
-        let known = self.all.iter().filter_map(|it| it.named.as_ref());
-        let known = known.filter(|(_, at)| now - *at <= ANSWER_COUNTS);
-        let all = answered.chain(known.map(|(named, _)| named));
-        let epoch = all.clone().map(|named| named.epoch).max()?;
-        let newest = all.filter(|named| named.epoch == epoch);
+        let all = || all(ANSWER_COUNTS, false);
+        let epoch = all().map(|named| named.epoch).max()?;
+        let newest = all().filter(|named| named.epoch == epoch);
         Some(newest.map(|named| self.at(named)).collect())
     }
 
@@ -278,7 +290,7 @@ impl Endpoint {
 
     pub(super) fn sentinel_ended(&mut self, now: Instant, number: usize, failure: Failure) {
         if let Some(sentinel) = self.sentinel(number) {
-            sentinel.connection = None;
+            (sentinel.connection, sentinel.has_answered) = (None, false);
             sentinel.replies.clear();
         }
         let Source::Sentinels(sentinels) = &mut self.source else {

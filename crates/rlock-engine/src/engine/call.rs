@@ -414,6 +414,12 @@ impl Call {
     fn wait_is_over(&mut self, at: &mut Context<'_>, end: WaitEnd) -> Next {
         match end {
             WaitEnd::Grant { fence, not_before } => {
+                let live = self.live.and_then(|live| at.engine.holds.get_mut(&live));
+                if let Some(hold) = live
+                    && at.work.asked_by == Some(hold.notices_by)
+                {
+                    hold.announced = Some(fence);
+                }
                 let is_plain = self.live.is_none()
                     && self.terms.max_hold.is_none()
                     && self.terms.replicas == 0;

@@ -29,7 +29,7 @@ pub(super) struct Hold {
     /// The number of its guards; re-entry adds one.
     pub(super) guards: u32,
     /// The guards that need exclusive mode.
-    writers: u32,
+    pub(super) writers: u32,
     /// The permits of all its guards together.
     used: u64,
     /// The permits that the server has for it at least, after all releases of
@@ -67,6 +67,9 @@ pub(super) struct Hold {
     pub(super) is_spare_uncertain: bool,
     /// The requested fence; the server may have raised it already.
     pub(super) raised: Option<u64>,
+    /// The fence of an upgrade that the server has announced to the connection to
+    /// which it reports losses.
+    pub(super) announced: Option<u64>,
     /// When the last renewal without an answer was sent, and until when the longest
     /// of them may last.
     unanswered: Option<(Instant, Instant)>,
@@ -199,9 +202,23 @@ impl Hold {
         unanswered.unwrap_or_default().max(self.lease_end())
     }
 
-    pub(super) fn is_asked_for(&mut self, now: Instant, lease: Duration) {
+    /// It is renewed for `lease`. Returns what [`was_refused`](Self::was_refused)
+    /// restores.
+    pub(super) fn is_asked_for(
+        &mut self,
+        now: Instant,
+        lease: Duration,
+    ) -> Option<(Instant, Instant)> {
         let before = self.unanswered.map(|(_, until)| until);
-        self.unanswered = Some((now, before.unwrap_or_default().max(now + lease)));
+        let until = before.unwrap_or_default().max(now + lease);
+        self.unanswered.replace((now, until))
+    }
+
+    /// The renewal that was sent at that moment was refused.
+    pub(super) fn was_refused(&mut self, sent: Instant, before: Option<(Instant, Instant)>) {
+        if self.unanswered.is_some_and(|(last, _)| last == sent) {
+            self.unanswered = before;
+        }
     }
 
     /// When to look at it: for its check, to report the risk, or because it is bound
@@ -416,6 +433,7 @@ impl Engine {
             is_reported: false,
             is_spare_uncertain: false,
             raised: None,
+            announced: None,
             unanswered: None,
             is_fence_uncertain: false,
             kept: None,
@@ -548,7 +566,7 @@ impl Engine {
             return;
         };
         let (known, certain) = (hold.proof.fence(), hold.certain_fence());
-        let lease_end = hold.lease_end();
+        let lease_end = hold.latest_end();
         self.remember_released(now, claims, known, lease_end);
         if certain.is_none() {
             self.remember_undone(now, claims, connection, lease_end);
@@ -645,7 +663,8 @@ impl Engine {
         // reports the loss first, and a lost hold stays lost.
         let is_watched = self.is_watched(hold);
         let is_expected = |fence| {
-            let is_upgraded = hold.is_upgrading && is_watched && fence > known;
+            let is_certain = is_watched || hold.announced == Some(fence);
+            let is_upgraded = hold.is_upgrading && is_certain && fence > known;
             fence == known || fence == asked_under || is_upgraded
         };
         if fence.is_some_and(is_expected) {

@@ -346,7 +346,7 @@ impl Leaving {
             && !self.is_kept
             && !at.work.is_awaited
         {
-            let lease_end = hold.lease_end();
+            let lease_end = hold.latest_end();
             at.engine.not_released(at.now, rest, refusal, lease_end);
         }
     }
@@ -367,7 +367,7 @@ impl Leaving {
         // What is kept is not given up: its owner can enter it again.
         if let Some(hold) = hold {
             let (claims, fence) = (hold.proof.claims.clone(), hold.proof.fence());
-            let (lease_end, kept) = (hold.lease_end(), hold.kept);
+            let (lease_end, kept) = (hold.latest_end(), hold.kept);
             at.engine
                 .remember_released(at.now, &claims, fence, lease_end);
             // A call that wanted to keep it came too late.
@@ -412,9 +412,10 @@ impl Downgrade {
             },
             Input::Due => {
                 let hold = at.engine.holds.get_mut(&self.hold);
-                // Its guard is shared, although its turn has not come.
+                // Its guard is shared, although its turn has not come. At the server
+                // the hold stays exclusive until another guard is downgraded.
                 if let Some(hold) = hold.filter(|_| at.work.stage == Stage::Turn) {
-                    hold.leave_writers();
+                    hold.writers = hold.writers.saturating_sub(1);
                 }
                 Outcome::Failed(at.work.unavailable(at.now))
             }

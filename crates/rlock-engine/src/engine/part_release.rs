@@ -11,7 +11,7 @@
 use crate::engine::hold::Hold;
 use crate::engine::instant::Instant;
 use crate::engine::request::{Reply, Request, Sent};
-use crate::engine::work::{Context, Input, Next};
+use crate::engine::work::{Context, Input, Next, Stage};
 use crate::engine::{ConnectionState, Id, Outcome};
 use crate::error::{Error, Fault, Loss};
 
@@ -49,14 +49,16 @@ impl PartRelease {
                 at.work.resolve(at.engine, Outcome::Failed(error));
                 self.continue_in_background(at)
             }
-            Input::Due => match at.engine.holds.get(&self.hold) {
-                // It was renewed meanwhile, and no release of all waits for this.
-                Some(hold) if hold.guards > 0 && hold.latest_end() > at.now => {
-                    at.work.deadline = Some(hold.latest_end());
-                    Next::Stay
+            Input::Due => {
+                let is_over = at.engine.loss(at.now, self.hold).is_some();
+                if is_over || at.work.stage == Stage::Turn {
+                    return Next::End(Outcome::Done);
                 }
-                _ => Next::End(Outcome::Done),
-            },
+                // It was renewed meanwhile, and others wait for their turn.
+                self.is_unknown |= matches!(at.work.stage, Stage::Asked(_));
+                let error = at.work.unavailable(at.now);
+                self.fails(at, error)
+            }
             Input::Abandoned => self.continue_in_background(at),
             Input::Notified(_) => Next::Stay,
         }
@@ -150,7 +152,7 @@ impl PartRelease {
             }
         }
         if let (Some(hold), false) = (at.engine.holds.get(&self.hold), at.work.is_awaited) {
-            let (claims, lease_end) = (hold.proof.claims.clone(), hold.lease_end());
+            let (claims, lease_end) = (hold.proof.claims.clone(), hold.latest_end());
             at.engine.not_released(at.now, &claims, &error, lease_end);
         }
         Next::End(Outcome::Failed(error))
@@ -167,7 +169,7 @@ impl PartRelease {
         let Some(hold) = at.engine.holds.get(&self.hold) else {
             return Next::End(Outcome::Done);
         };
-        at.work.deadline = Some(hold.lease_end().max(at.now + at.engine.retry_timeout));
+        at.work.deadline = Some(hold.latest_end().max(at.now + at.engine.retry_timeout));
         Next::Stay
     }
 }

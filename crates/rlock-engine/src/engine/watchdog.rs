@@ -608,6 +608,8 @@ pub(super) struct Extension {
     before: Option<Duration>,
     /// The last requested lease, and the fence at that moment.
     asked: (Duration, u64),
+    /// The renewals without an answer before its last request.
+    unanswered: Option<(Instant, Instant)>,
 }
 
 impl Engine {
@@ -654,6 +656,7 @@ impl Engine {
                     value,
                     before: None,
                     asked: (lease, hold.proof.fence()),
+                    unanswered: None,
                 });
                 let claims = hold.proof.claims.clone();
                 let deadline = Some(now + self.retry_timeout);
@@ -714,7 +717,7 @@ impl Extension {
         }
         hold.raised = hold.raised.max(self.raise);
         self.asked = (lease, hold.proof.fence());
-        hold.is_asked_for(now, lease);
+        self.unanswered = hold.is_asked_for(now, lease);
         Next::Send(hold.renewal(lease, self.raise, self.value.clone()))
     }
 
@@ -738,7 +741,14 @@ impl Extension {
             }
             Err(fault) => match at.try_again(sent, fault) {
                 Ok(next) => return next,
-                Err(error) => error,
+                Err(error) => {
+                    if at.work.unanswered.is_none()
+                        && let Some(hold) = at.engine.holds.get_mut(&self.hold)
+                    {
+                        hold.was_refused(sent.sent, self.unanswered);
+                    }
+                    error
+                }
             },
         };
         // An earlier, unanswered request may have raised the fence.

@@ -812,3 +812,29 @@ fn addresses_that_are_no_longer_in_use_are_not_asked() {
     }
     assert_eq!(seconds(12, "z", "fail", 4), ["m:7", "s:7", "z:7"]);
 }
+
+#[test]
+fn a_former_master_is_found_if_no_server_is_connected() {
+    let mut it = Played::new("redis+cluster://s:7");
+    it.start();
+    it.greeted(1);
+    it.receives(1, slots(&[(0, 16383, "m")]) + &info("ok", 1));
+    it.greeted(2);
+    it.answers(2, "RLOCK.HELP", "*0\r\n");
+    it.passes(5_000);
+    it.receives(2, slots(&[(0, 16383, "x")]) + &info("ok", 2));
+    it.ends(2);
+    it.did();
+    let mut asked = Vec::new();
+    for _ in 0..30 {
+        it.passes(1_000);
+        for line in it.did() {
+            if let Some(to) = line.strip_prefix("connect ") {
+                let (number, address) = to.split_once(" to ").unwrap();
+                asked.push(address.to_owned());
+                it.ends(number.parse().unwrap());
+            }
+        }
+    }
+    assert!(asked.contains(&"m:7".to_owned()), "{asked:?}");
+}

@@ -540,3 +540,48 @@ fn an_upgrade_that_is_undone_on_a_new_connection_hides_no_loss() {
     assert!(actions.contains(&OVER.to_owned()), "{actions:?}");
     assert_eq!(actions.last().unwrap(), "2 RLOCK.RELEASE k o ALL");
 }
+
+/// Its message came by the connection to which losses are reported.
+#[test]
+fn an_upgrade_that_was_announced_before_the_connection_broke_is_no_loss() {
+    let mut it = held(Ask::Shared);
+    it.asks_mode("k", Ask::Exclusive);
+    it.answers(1, "RLOCK.ACQUIRE", "+WAITING\r\n");
+    it.receives(1, push(&["message", "rlock:client:c", "grant 9 o k"]));
+    it.reconnects();
+    for _ in 0..2 {
+        it.answers_each(2, |_| ":9\r\n".to_owned());
+    }
+    let did = it.did();
+    assert!(!did.contains(&OVER.to_owned()), "{did:?}");
+}
+
+/// Others had the lock between the two requests.
+#[test]
+fn a_downgrade_that_fails_hides_no_loss() {
+    let mut it = held(Ask::Exclusive);
+    it.asks_mode("k", Ask::Exclusive);
+    it.ends(1);
+    it.downgrades();
+    it.passes(12_000);
+    it.did();
+    let number = it.connections();
+    it.greeted(number);
+    for _ in 0..2 {
+        it.answers_each(number, |_| ":12\r\n".to_owned());
+    }
+    let did = it.did();
+    assert!(did.contains(&OVER.to_owned()), "{did:?}");
+}
+
+#[test]
+fn a_refused_extension_keeps_no_flush_waiting() {
+    let mut it = held(Ask::Exclusive);
+    it.extends(Duration::from_secs(20 * 24 * 3600));
+    it.answers(1, "RLOCK.RENEW", "-ERR no\r\n");
+    it.drops_mode(Ask::Exclusive);
+    it.ends(1);
+    it.flushes();
+    it.passes(60_000);
+    assert!(it.did().contains(&"flushed".to_owned()));
+}

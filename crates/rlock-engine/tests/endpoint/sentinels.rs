@@ -162,16 +162,17 @@ fn most_sentinels_decide_if_none_may_tell_the_epoch() {
     it.greeted(4);
     it.receives(4, "*0\r\n");
     assert_eq!(it.did(), ["call 1: done"]);
-    it.receives(3, named_without_epoch("new"));
     it.passes(500);
     it.receives(1, named_without_epoch("old"));
     it.receives(2, named_without_epoch("new"));
     it.passes(200);
     // The same number names the other one.
     assert_eq!(it.did(), [""; 0]);
+    // It is late, and counts.
     it.receives(3, named_without_epoch("new"));
     it.passes(500);
-    (1..=2).for_each(|number| it.receives(number, named_without_epoch("new")));
+    it.receives(1, named_without_epoch("old"));
+    it.receives(2, named_without_epoch("new"));
     it.passes(200);
     assert_eq!(it.did(), ["close 4"]);
 }
@@ -310,17 +311,28 @@ fn a_sentinel_that_ends_delays_no_fail_over_for_long() {
     assert!(fail_over([&old, &old], Some(unknown), &named("new", 0)) < 1_000);
 }
 
-/// They answer after each round, and before the next one.
+/// They answer after each round, and before the next one. Some may not tell the epoch.
 #[test]
 fn sentinels_that_are_always_late_are_heard() {
-    let mut it = connected();
-    for _ in 0..2 {
-        it.passes(500);
-        it.receives(1, named("m", 5));
-        it.passes(300);
-        (2..=3).for_each(|number| it.receives(number, named("new", 6)));
+    let [m, new] = ["m", "new"].map(named_without_epoch);
+    for (first, others) in [
+        (named("m", 5), named("new", 6)),
+        (m.clone(), named("new", 6)),
+        (m, new),
+    ] {
+        let mut it = asked();
+        (1..=3).for_each(|number| it.receives(number, &*first));
+        it.greeted(4);
+        it.receives(4, "*0\r\n");
+        it.did();
+        for _ in 0..2 {
+            it.passes(500);
+            it.receives(1, &*first);
+            it.passes(300);
+            (2..=3).for_each(|number| it.receives(number, &*others));
+        }
+        assert_eq!(it.did(), ["close 4"], "{others}");
     }
-    assert_eq!(it.did(), ["close 4"]);
 }
 
 /// A host that is off refuses nothing until the time limit.
@@ -340,4 +352,22 @@ fn a_host_that_is_off_is_left_when_they_name_another_one() {
     it.passes(500);
     (1..=3).for_each(|number| it.receives(number, named("new", 6)));
     assert_eq!(it.did(), ["close 5", "connect 6 to new:6379"]);
+}
+
+/// They are heard in turn, and what they name refuses nothing.
+#[test]
+fn a_start_ends_although_they_name_different_hosts() {
+    let mut it = Played::new("redis+sentinel://a,b/main");
+    it.start();
+    (1..=2).for_each(|number| it.opens(number));
+    let names = ["x", "y"].map(named_without_epoch);
+    let mut did = Vec::new();
+    for round in 0..15 {
+        let first = round % 2;
+        it.receives(first + 1, &*names[first]);
+        it.passes(700);
+        it.receives(2 - first, &*names[1 - first]);
+        did.extend(it.did());
+    }
+    assert!(did.iter().any(|it| it.starts_with("call 1")), "{did:?}");
 }
