@@ -214,9 +214,11 @@ impl Hold {
         self.unanswered.replace((now, until))
     }
 
-    /// The renewal that was sent at that moment was refused.
+    /// The renewal that was sent at that moment was refused. If it was for replicas,
+    /// only `WAIT` may have been.
     pub(super) fn was_refused(&mut self, sent: Instant, before: Option<(Instant, Instant)>) {
-        if self.unanswered.is_some_and(|(last, _)| last == sent) {
+        let is_last = self.unanswered.is_some_and(|(last, _)| last == sent);
+        if is_last && self.terms.replicas == 0 {
             self.unanswered = before;
         }
     }

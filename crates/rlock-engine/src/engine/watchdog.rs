@@ -739,17 +739,17 @@ impl Extension {
                 let loss = loss.unwrap_or(Loss::EndedByServer);
                 return Next::End(Outcome::Failed(Error::Lost(loss)));
             }
-            Err(fault) => match at.try_again(sent, fault) {
-                Ok(next) => return next,
-                Err(error) => {
-                    if at.work.unanswered.is_none()
-                        && let Some(hold) = at.engine.holds.get_mut(&self.hold)
-                    {
-                        hold.was_refused(sent.sent, self.unanswered);
-                    }
-                    error
+            Err(fault) => {
+                if !matches!(fault, Fault::Broken(_) | Fault::Stray(_))
+                    && let Some(hold) = at.engine.holds.get_mut(&self.hold)
+                {
+                    hold.was_refused(sent.sent, self.unanswered);
                 }
-            },
+                match at.try_again(sent, fault) {
+                    Ok(next) => return next,
+                    Err(error) => error,
+                }
+            }
         };
         // An earlier, unanswered request may have raised the fence.
         if matches!(error, Error::Refused(_))

@@ -578,6 +578,8 @@ fn a_downgrade_that_fails_hides_no_loss() {
 fn a_refused_extension_keeps_no_flush_waiting() {
     let mut it = held(Ask::Exclusive);
     it.extends(Duration::from_secs(20 * 24 * 3600));
+    it.answers(1, "RLOCK.RENEW", "-TRYAGAIN no\r\n");
+    it.passes(1_000);
     it.answers(1, "RLOCK.RENEW", "-ERR no\r\n");
     it.drops_mode(Ask::Exclusive);
     it.ends(1);
