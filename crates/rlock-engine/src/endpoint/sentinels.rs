@@ -175,6 +175,13 @@ impl Sentinels {
         };
         let late = || all(LATE_COUNTS, true);
         if late().all(|named| named.epoch.is_none()) {
+            // Too few to leave what others have named a moment ago.
+            if late().count() <= self.all.len() / 2
+                && let Some((used, true)) = &self.last
+                && all(ANSWER_COUNTS, false).any(|named| self.at(named) == *used)
+            {
+                return Some(vec![used.clone()]);
+            }
             return Some(most(late().map(|named| self.at(named)).collect()));
         }
         let all = || all(ANSWER_COUNTS, false);

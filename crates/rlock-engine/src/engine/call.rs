@@ -414,12 +414,7 @@ impl Call {
     fn wait_is_over(&mut self, at: &mut Context<'_>, end: WaitEnd) -> Next {
         match end {
             WaitEnd::Grant { fence, not_before } => {
-                let live = self.live.and_then(|live| at.engine.holds.get_mut(&live));
-                if let Some(hold) = live
-                    && at.work.asked_by == Some(hold.notices_by)
-                {
-                    hold.announced = Some(fence);
-                }
+                self.upgrade_is_announced(at, fence);
                 let is_plain = self.live.is_none()
                     && self.terms.max_hold.is_none()
                     && self.terms.replicas == 0;
@@ -459,6 +454,16 @@ impl Call {
         }
     }
 
+    /// The server has named the fence of an upgrade, which waits for its confirmation.
+    fn upgrade_is_announced(&self, at: &mut Context<'_>, fence: u64) {
+        let live = self.live.and_then(|live| at.engine.holds.get_mut(&live));
+        if let Some(hold) = live
+            && at.work.asked_by == Some(hold.notices_by)
+        {
+            hold.announced = Some(fence);
+        }
+    }
+
     /// Checks that a grant is still valid, and that replicas know it if they
     /// must.
     fn confirm(&mut self, at: &mut Context<'_>, fence: u64) -> Next {
@@ -484,6 +489,7 @@ impl Call {
             return Next::Send(Request::Release { claims, fence });
         }
         if self.terms.replicas > 0 && !matches!(self.phase, Phase::Confirming) {
+            self.upgrade_is_announced(at, fence);
             return self.confirm(at, fence);
         }
         let grant = Grant {

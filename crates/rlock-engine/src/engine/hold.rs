@@ -11,7 +11,10 @@ use crate::engine::proof::Proof;
 use crate::engine::request::Request;
 use crate::engine::terms::{Ask, Terms, Value, millis, validity_end};
 use crate::engine::{Action, ConnectionState, Engine, Id, Timer, in_order};
-use crate::error::Loss;
+use crate::error::{Fault, Loss};
+
+/// How many renewals without an answer are remembered, those that end last.
+const UNANSWERED_MAX: usize = 8;
 
 #[derive(Debug)]
 pub(super) struct Hold {
@@ -63,16 +66,13 @@ pub(super) struct Hold {
     pub(super) urgent: Option<Instant>,
     /// Whether its loss has been reported.
     pub(super) is_reported: bool,
-    /// Whether nobody knows if the last release of some permits was carried out.
-    pub(super) is_spare_uncertain: bool,
     /// The requested fence; the server may have raised it already.
     pub(super) raised: Option<u64>,
     /// The fence of an upgrade that the server has announced to the connection to
     /// which it reports losses.
     pub(super) announced: Option<u64>,
-    /// When the last renewal without an answer was sent, and until when the longest
-    /// of them may last.
-    unanswered: Option<(Instant, Instant)>,
+    /// When each renewal without an answer was sent, and until when it may last.
+    unanswered: Vec<(Instant, Instant)>,
     /// Whether an unanswered request may have re-acquired or upgraded it.
     pub(super) is_fence_uncertain: bool,
     /// The server must keep it at least until then, with or without guards.
@@ -168,7 +168,7 @@ impl Hold {
 
     /// The permits that no guard needs are being released.
     pub(super) fn release_spare(&mut self) {
-        (self.permits, self.is_spare_uncertain) = (self.used, false);
+        self.permits = self.used;
     }
 
     /// Permits that no guard needs were not released.
@@ -198,28 +198,28 @@ impl Hold {
     /// The end of its lease if the server has carried out each renewal without an
     /// answer.
     pub(super) fn latest_end(&self) -> Instant {
-        let unanswered = self.unanswered.map(|(_, until)| until);
-        unanswered.unwrap_or_default().max(self.lease_end())
+        let ends = self.unanswered.iter().map(|(_, until)| *until);
+        ends.fold(self.lease_end(), Instant::max)
     }
 
-    /// It is renewed for `lease`. Returns what [`was_refused`](Self::was_refused)
-    /// restores.
-    pub(super) fn is_asked_for(
-        &mut self,
-        now: Instant,
-        lease: Duration,
-    ) -> Option<(Instant, Instant)> {
-        let before = self.unanswered.map(|(_, until)| until);
-        let until = before.unwrap_or_default().max(now + lease);
-        self.unanswered.replace((now, until))
+    /// It is renewed for `lease`.
+    pub(super) fn is_asked_for(&mut self, now: Instant, lease: Duration) {
+        self.unanswered.retain(|(_, until)| *until > now);
+        if self.unanswered.len() == UNANSWERED_MAX {
+            let ends = self.unanswered.iter().enumerate();
+            let first = ends.min_by_key(|(_, (_, until))| *until);
+            self.unanswered
+                .swap_remove(first.map_or(0, |(place, _)| place));
+        }
+        self.unanswered.push((now, now + lease));
     }
 
-    /// The renewal that was sent at that moment was refused. If it was for replicas,
-    /// only `WAIT` may have been.
-    pub(super) fn was_refused(&mut self, sent: Instant, before: Option<(Instant, Instant)>) {
-        let is_last = self.unanswered.is_some_and(|(last, _)| last == sent);
-        if is_last && self.terms.replicas == 0 {
-            self.unanswered = before;
+    /// The renewal that was sent at that moment has failed. If it was for replicas,
+    /// only `WAIT` may have been refused.
+    pub(super) fn has_failed(&mut self, sent: Instant, fault: &Fault) {
+        let is_answered = !matches!(fault, Fault::Broken(_) | Fault::Stray(_));
+        if is_answered && self.terms.replicas == 0 {
+            self.unanswered.retain(|(at, _)| *at != sent);
         }
     }
 
@@ -433,10 +433,9 @@ impl Engine {
             last_due: None,
             urgent: None,
             is_reported: false,
-            is_spare_uncertain: false,
             raised: None,
             announced: None,
-            unanswered: None,
+            unanswered: Vec::new(),
             is_fence_uncertain: false,
             kept: None,
             leavers: Vec::new(),
@@ -481,7 +480,7 @@ impl Engine {
         hold.failures = 0;
         hold.is_refusal_reported = false;
         hold.is_risk_reported = false;
-        hold.unanswered.take_if(|(sent, _)| *sent <= grant.sent);
+        hold.unanswered.retain(|(sent, _)| *sent > grant.sent);
         if grant.sent >= hold.asked {
             hold.asked = grant.sent;
             hold.granted = grant.lease;
@@ -629,7 +628,8 @@ impl Engine {
             return;
         };
         let known = hold.proof.fence();
-        let may_hide_loss = fence > known && !self.is_watched(hold);
+        let is_certain = self.is_watched(hold) || hold.announced == Some(fence);
+        let may_hide_loss = fence > known && !is_certain;
         hold.proof.set_fence(known.max(fence));
         if may_hide_loss || self.is_lost(&hold.proof.claims.clone(), fence) {
             self.lose(now, id);

@@ -51,7 +51,7 @@ impl PartRelease {
             }
             Input::Due => {
                 let is_over = at.engine.loss(at.now, self.hold).is_some();
-                if is_over || at.work.stage == Stage::Turn {
+                if is_over || !at.work.has_begun {
                     return Next::End(Outcome::Done);
                 }
                 // It was renewed meanwhile, and others wait for their turn.
@@ -70,15 +70,12 @@ impl PartRelease {
         if let Some(loss) = at.engine.loss(at.now, self.hold) {
             return Next::End(Outcome::Failed(Error::Lost(loss)));
         }
-        let Some(hold) = at.engine.holds.get_mut(&self.hold) else {
+        let hold = at.engine.holds.get_mut(&self.hold);
+        let Some((hold, spare)) = hold.and_then(|hold| {
+            let spare = hold.spare(at.now)?;
+            Some((hold, spare))
+        }) else {
             return Next::End(Outcome::Done);
-        };
-        let Some(spare) = hold.spare(at.now) else {
-            // The release before this one was for the permits of both.
-            return Next::End(match hold.is_spare_uncertain {
-                true => Outcome::Failed(at.work.unavailable(at.now)),
-                false => Outcome::Done,
-            });
         };
         hold.release_spare();
         (self.permits, self.rest) = spare;
@@ -145,13 +142,13 @@ impl PartRelease {
     /// The permits stay taken until the hold ends, or until another guard ends if
     /// they certainly were not released.
     fn fails(&self, at: &mut Context<'_>, error: Error) -> Next {
-        if let Some(hold) = at.engine.holds.get_mut(&self.hold) {
-            match self.is_unknown {
-                true => hold.is_spare_uncertain = true,
-                false => hold.keep_spare(self.permits),
-            }
+        if let (Some(hold), false) = (at.engine.holds.get_mut(&self.hold), self.is_unknown) {
+            hold.keep_spare(self.permits);
         }
-        if let (Some(hold), false) = (at.engine.holds.get(&self.hold), at.work.is_awaited) {
+        // The end of its last guard releases all.
+        let hold = at.engine.holds.get(&self.hold);
+        let hold = hold.filter(|hold| hold.guards > 0 && !at.work.is_awaited);
+        if let Some(hold) = hold {
             let (claims, lease_end) = (hold.proof.claims.clone(), hold.latest_end());
             at.engine.not_released(at.now, &claims, &error, lease_end);
         }

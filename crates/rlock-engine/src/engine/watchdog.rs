@@ -266,6 +266,9 @@ impl Engine {
         if hold.renewing == Some(sent.sent) {
             hold.renewing = None;
         }
+        if let Err(fault) = &result {
+            hold.has_failed(sent.sent, fault);
+        }
         let fence = match result {
             // It is renewed at the server to which it has moved.
             Err(Fault::Moved(_)) if hold.renewing.is_some() || hold.node != sent.node => return,
@@ -608,8 +611,6 @@ pub(super) struct Extension {
     before: Option<Duration>,
     /// The last requested lease, and the fence at that moment.
     asked: (Duration, u64),
-    /// The renewals without an answer before its last request.
-    unanswered: Option<(Instant, Instant)>,
 }
 
 impl Engine {
@@ -656,7 +657,6 @@ impl Engine {
                     value,
                     before: None,
                     asked: (lease, hold.proof.fence()),
-                    unanswered: None,
                 });
                 let claims = hold.proof.claims.clone();
                 let deadline = Some(now + self.retry_timeout);
@@ -717,7 +717,7 @@ impl Extension {
         }
         hold.raised = hold.raised.max(self.raise);
         self.asked = (lease, hold.proof.fence());
-        self.unanswered = hold.is_asked_for(now, lease);
+        hold.is_asked_for(now, lease);
         Next::Send(hold.renewal(lease, self.raise, self.value.clone()))
     }
 
@@ -740,10 +740,8 @@ impl Extension {
                 return Next::End(Outcome::Failed(Error::Lost(loss)));
             }
             Err(fault) => {
-                if !matches!(fault, Fault::Broken(_) | Fault::Stray(_))
-                    && let Some(hold) = at.engine.holds.get_mut(&self.hold)
-                {
-                    hold.was_refused(sent.sent, self.unanswered);
+                if let Some(hold) = at.engine.holds.get_mut(&self.hold) {
+                    hold.has_failed(sent.sent, &fault);
                 }
                 match at.try_again(sent, fault) {
                     Ok(next) => return next,

@@ -62,7 +62,7 @@ pub(super) struct Progress {
     /// When it must end; none for no limit.
     pub(super) deadline: Option<Instant>,
     /// Whether its turn has come.
-    has_begun: bool,
+    pub(super) has_begun: bool,
     /// Failures so far.
     attempts: u32,
     /// The connection of the last request for the lock.

@@ -544,16 +544,24 @@ fn an_upgrade_that_is_undone_on_a_new_connection_hides_no_loss() {
 /// Its message came by the connection to which losses are reported.
 #[test]
 fn an_upgrade_that_was_announced_before_the_connection_broke_is_no_loss() {
-    let mut it = held(Ask::Shared);
-    it.asks_mode("k", Ask::Exclusive);
-    it.answers(1, "RLOCK.ACQUIRE", "+WAITING\r\n");
-    it.receives(1, push(&["message", "rlock:client:c", "grant 9 o k"]));
-    it.reconnects();
-    for _ in 0..2 {
-        it.answers_each(2, |_| ":9\r\n".to_owned());
+    for abandons in [false, true] {
+        let mut it = held(Ask::Shared);
+        it.asks_mode("k", Ask::Exclusive);
+        it.answers(1, "RLOCK.ACQUIRE", "+WAITING\r\n");
+        it.receives(1, push(&["message", "rlock:client:c", "grant 9 o k"]));
+        if abandons {
+            it.abandons(3);
+        }
+        it.reconnects();
+        for _ in 0..2 {
+            it.answers_each(2, |asked| match asked {
+                asked if asked.starts_with("RLOCK.CANCEL") => ":0\r\n".to_owned(),
+                _ => ":9\r\n".to_owned(),
+            });
+        }
+        let did = it.did();
+        assert!(!did.contains(&OVER.to_owned()), "{did:?}");
     }
-    let did = it.did();
-    assert!(!did.contains(&OVER.to_owned()), "{did:?}");
 }
 
 /// Others had the lock between the two requests.
@@ -574,13 +582,15 @@ fn a_downgrade_that_fails_hides_no_loss() {
     assert!(did.contains(&OVER.to_owned()), "{did:?}");
 }
 
+/// Nor do the renewals that ask for its lease while it is tried.
 #[test]
 fn a_refused_extension_keeps_no_flush_waiting() {
     let mut it = held(Ask::Exclusive);
     it.extends(Duration::from_secs(20 * 24 * 3600));
-    it.answers(1, "RLOCK.RENEW", "-TRYAGAIN no\r\n");
-    it.passes(1_000);
-    it.answers(1, "RLOCK.RENEW", "-ERR no\r\n");
+    for _ in 0..60 {
+        it.answers_each(1, |_| "-LOADING no\r\n".to_owned());
+        it.passes(250);
+    }
     it.drops_mode(Ask::Exclusive);
     it.ends(1);
     it.flushes();

@@ -338,6 +338,11 @@ impl Played {
         self.asks_with(claims, ask, None, Terms::new(), MINUTE);
     }
 
+    pub(crate) fn asks_mode_on(&mut self, key: &str, ask: Ask, terms: Terms) {
+        let claims = Claims::new(Owner::new("o").unwrap(), key.as_bytes(), &[]);
+        self.asks_with(claims, ask, None, terms, MINUTE);
+    }
+
     /// Asks for a lock as `o`, and waits without limit.
     pub(crate) fn waits(&mut self, key: &str) {
         let claims = Claims::new(Owner::new("o").unwrap(), key.as_bytes(), &[]);

@@ -1390,3 +1390,36 @@ fn a_quorum_is_for_exclusive_locks_of_one_key() {
         assert!(refused.starts_with("members[1] is "), "{refused}");
     }
 }
+
+/// One member's answer is read before those of the others, which show that their connections are alive.
+#[test]
+fn a_bound_lock_outlasts_a_stall_after_which_all_have_answered() {
+    let bound = || {
+        let mut it = Client::new(3, false);
+        it.takes("connected");
+        it.takes("lock ever bound=3000");
+        it.done();
+        it.lease = Duration::ZERO;
+        it
+    };
+    let mut it = bound();
+    let mut time = 0;
+    while !it.done().contains("RENEW") {
+        it.takes("passes 1");
+        time += 1;
+        assert!(time < 20_000);
+    }
+    let first = it.asked.iter().find(|it| it.1.contains("RENEW"));
+    let first = first.map_or(1, |it| it.0 + 1);
+    let others = ["23", "13", "12"][first - 1];
+    for stall in [2_100, 2_500, 2_900] {
+        let mut it = bound();
+        it.takes(&format!("passes {}", time - 100));
+        it.takes("silent 123");
+        it.takes("passes 100");
+        it.now = it.now + Duration::from_millis(stall);
+        it.takes(&format!("answers {first}"));
+        it.takes(&format!("answers {others}"));
+        assert_eq!(it.ended, [], "{stall}");
+    }
+}

@@ -371,3 +371,22 @@ fn a_start_ends_although_they_name_different_hosts() {
     }
     assert!(did.iter().any(|it| it.starts_with("call 1")), "{did:?}");
 }
+
+/// They name one master differently, and the link to those that are late fails.
+#[test]
+fn late_sentinels_that_are_gone_leave_the_master_that_they_have_named() {
+    let [host, ip] = ["host", "ip"].map(named_without_epoch);
+    let mut it = asked();
+    it.receives(1, &*host);
+    (2..=3).for_each(|number| it.receives(number, &*ip));
+    it.greeted(4);
+    it.receives(4, "*0\r\n");
+    assert_eq!(it.did(), ["connect 4 to ip:6379", "call 1: done"]);
+    (2..=3).for_each(|number| it.ends(number));
+    for _ in 0..3 {
+        it.passes(500);
+        it.receives(1, &*host);
+        it.passes(200);
+    }
+    assert!(!it.did().contains(&"close 4".to_owned()));
+}

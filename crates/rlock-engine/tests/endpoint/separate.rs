@@ -1,8 +1,8 @@
 //! Renewals that replicas must acknowledge.
 
-use rlock_engine::engine::terms::Terms;
+use rlock_engine::engine::terms::{Ask, Terms};
 
-use crate::played::Played;
+use crate::played::{self, Played};
 
 fn granted() -> Played {
     let mut it = Played::connected();
@@ -181,4 +181,70 @@ fn a_demoted_server_is_left() {
     it.receives(2, "-READONLY no\r\n-READONLY no\r\n:0\r\n");
     let refused = "not renewed: k: READONLY no";
     assert_eq!(it.did(), ["close 1", "close 2", refused]);
+}
+
+/// `o` holds it under fence 7, and renewals go by connection 2.
+fn held(ask: Ask) -> Played {
+    let mut it = Played::connected();
+    it.asks_mode_on("k", ask, Terms::new().replicas(2).unwrap());
+    it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+    it.greeted(2);
+    it.answers_each(2, |asked| usual_of(7, asked));
+    assert!(it.did().contains(&"call 2: granted 7".to_owned()));
+    it
+}
+
+fn usual_of(fence: u64, asked: &str) -> String {
+    match asked.split_once(' ') {
+        Some(("WAIT", _)) => ":2\r\n".to_owned(),
+        Some((command, _)) if command.starts_with("RLOCK.") => format!(":{fence}\r\n"),
+        _ => played::usual(2, asked),
+    }
+}
+
+/// The reply came by the connection to which losses are reported, and replicas are asked then.
+#[test]
+fn an_upgrade_that_was_granted_before_the_connection_broke_is_no_loss() {
+    let mut it = held(Ask::Shared);
+    let terms = Terms::new().replicas(2).unwrap();
+    it.asks_mode_on("k", Ask::Exclusive, terms);
+    it.answers(1, "RLOCK.ACQUIRE", ":9\r\n");
+    it.ends(1);
+    it.passes(20);
+    it.greeted(3);
+    it.answers_each(3, |asked| usual_of(9, asked));
+    it.passes(20);
+    let did = it.did();
+    assert!(!did.iter().any(|it| it.starts_with("over")), "{did:?}");
+}
+
+/// It has begun, and waits for a renewal by the other connection when its time ends.
+#[test]
+fn a_release_of_permits_that_has_begun_is_not_forgotten() {
+    let permits = |permits| Ask::Permits { limit: 9, permits };
+    let mut it = held(permits(5));
+    it.splits();
+    it.drops_mode(permits(2));
+    let mut number = 2;
+    for step in 0..140 {
+        it.passes(250);
+        it.answers_each(1, |asked| match asked {
+            asked if asked.starts_with("RLOCK.RELEASE") && step < 120 => {
+                "-TRYAGAIN no\r\n".to_owned()
+            }
+            asked => usual_of(7, asked),
+        });
+        if it.connections() > number {
+            number = it.connections();
+            it.greeted(number);
+        }
+        // Replicas hang for a while.
+        if !(72..120).contains(&step) {
+            it.answers_each(number, |asked| usual_of(7, asked));
+        }
+    }
+    it.actions();
+    it.splits();
+    it.drops_mode(permits(1));
+    assert!(it.has_sent("1 RLOCK.RELEASE k o PERMITS 3 FENCE 7"));
 }

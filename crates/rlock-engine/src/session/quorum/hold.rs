@@ -94,6 +94,19 @@ impl Hold {
         false
     }
 
+    /// A part was renewed. Nothing ends here: what other members have answered may
+    /// be unread.
+    pub(super) fn extend(&self, now: Instant) {
+        let ends = self
+            .parts()
+            .filter_map(|(_, part)| part.proof.valid_until());
+        let mut ends: Vec<_> = ends.filter(|end| now < *end).collect();
+        ends.sort_unstable_by(|one, other| other.cmp(one));
+        if let Some(end) = ends.get(majority(self.contacts.len()) - 1) {
+            self.proof.set_valid_until(now, *end);
+        }
+    }
+
     /// For how long a majority holds if nothing more arrives.
     pub(super) fn remaining(&self, now: Instant) -> Duration {
         let end = majority_end(&self.contacts, now).filter(|_| self.proof.is_live(now));

@@ -383,7 +383,9 @@ impl Quorum {
                     Happened::Lost(hold) => self.tend(now, hold),
                     // Nothing else extends its proof during a stall.
                     Happened::Renewed(hold) => {
-                        self.look_at(now, hold);
+                        if let Some(hold) = self.holds.get(&hold) {
+                            hold.extend(now);
+                        }
                     }
                 }
             } else if let Some((due, timer)) = self.members.timers.pop(now) {
