@@ -32,7 +32,7 @@ pub(super) struct Hold {
     /// The number of its guards; re-entry adds one.
     pub(super) guards: u32,
     /// The guards that need exclusive mode.
-    pub(super) writers: u32,
+    writers: u32,
     /// The permits of all its guards together.
     used: u64,
     /// The permits that the server has for it at least, after all releases of
@@ -176,10 +176,15 @@ impl Hold {
         self.permits += permits;
     }
 
+    /// One guard needs shared mode only. The server is not asked.
+    pub(super) fn leave_writers_here(&mut self) {
+        self.writers = self.writers.saturating_sub(1);
+    }
+
     /// Downgrades one guard to shared mode. True if no guard needs exclusive
     /// mode any more, so that the server can admit shared holders.
     pub(super) fn leave_writers(&mut self) -> bool {
-        self.writers = self.writers.saturating_sub(1);
+        self.leave_writers_here();
         let is_last = self.writers == 0;
         if is_last {
             self.ask = Ask::Shared;
@@ -628,8 +633,7 @@ impl Engine {
             return;
         };
         let known = hold.proof.fence();
-        let is_certain = self.is_watched(hold) || hold.announced == Some(fence);
-        let may_hide_loss = fence > known && !is_certain;
+        let may_hide_loss = fence > known && !self.is_upgrade(hold, fence);
         hold.proof.set_fence(known.max(fence));
         if may_hide_loss || self.is_lost(&hold.proof.claims.clone(), fence) {
             self.lose(now, id);
@@ -640,6 +644,13 @@ impl Engine {
     /// report to an earlier connection may be gone.
     pub(super) fn is_watched(&self, hold: &Hold) -> bool {
         self.connection(hold.node).is(hold.notices_by)
+    }
+
+    /// Whether a larger fence belongs to an upgrade, and to no grant after a loss. It
+    /// is if the server reports losses here: it reports the loss first, and a lost
+    /// hold stays lost. Or it has announced this fence where it did.
+    fn is_upgrade(&self, hold: &Hold, fence: u64) -> bool {
+        self.is_watched(hold) || hold.announced == Some(fence)
     }
 
     /// Whether `fence` belongs to this grant. The server named it in reply to a
@@ -661,13 +672,10 @@ impl Engine {
             return true;
         }
         // The grant of an upgrade may arrive here before the call that waits for
-        // it. It cannot be a grant after a loss if the server reports losses here: it
-        // reports the loss first, and a lost hold stays lost.
-        let is_watched = self.is_watched(hold);
+        // it.
         let is_expected = |fence| {
-            let is_certain = is_watched || hold.announced == Some(fence);
-            let is_upgraded = hold.is_upgrading && is_certain && fence > known;
-            fence == known || fence == asked_under || is_upgraded
+            let is_upgraded = || hold.is_upgrading && fence > known && self.is_upgrade(hold, fence);
+            fence == known || fence == asked_under || is_upgraded()
         };
         if fence.is_some_and(is_expected) {
             return true;

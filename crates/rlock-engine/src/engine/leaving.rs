@@ -239,19 +239,17 @@ impl Leaving {
     fn begin(&mut self, at: &mut Context<'_>) -> Next {
         let loss = at.engine.loss(at.now, self.hold);
         self.leave(at.engine);
-        let hold = at.engine.holds.get(&self.hold);
-        // A call has entered it meanwhile.
-        if let Some(hold) = hold.filter(|hold| hold.guards > 0)
-            && let Some(part) = PartRelease::of(at.now, hold)
-        {
-            let work = at.engine.next_id();
-            let task = Task::ReleasePart(part);
-            at.engine.end_in_background(at.now, work, self.hold, task);
-        }
-        let hold = at.engine.holds.get(&self.hold);
-        let Some(hold) = hold.filter(|hold| hold.guards == 0) else {
+        let Some(hold) = at.engine.holds.get(&self.hold) else {
             return Next::End(Outcome::Done);
         };
+        // A call has entered it meanwhile.
+        if hold.guards > 0 {
+            if let Some(part) = PartRelease::of(at.now, hold).map(Task::ReleasePart) {
+                let work = at.engine.next_id();
+                at.engine.end_in_background(at.now, work, self.hold, part);
+            }
+            return Next::End(Outcome::Done);
+        }
         let is_single = hold.proof.claims.is_single();
         if let Some(loss) = loss {
             at.work
@@ -415,7 +413,7 @@ impl Downgrade {
                 // Its guard is shared, although its turn has not come. At the server
                 // the hold stays exclusive until another guard is downgraded.
                 if let Some(hold) = hold.filter(|_| at.work.stage == Stage::Turn) {
-                    hold.writers = hold.writers.saturating_sub(1);
+                    hold.leave_writers_here();
                 }
                 Outcome::Failed(at.work.unavailable(at.now))
             }

@@ -49,7 +49,7 @@ impl Hold {
         seats: &mut Seats,
         fence: u64,
     ) -> Option<Self> {
-        let until = majority_end(&seats.contacts, now)?;
+        let until = majority_end(&seats.contacts, |proof| proof.is_live(now))?;
         let claims = seats.claims.clone();
         let hold = Self {
             id,
@@ -82,7 +82,7 @@ impl Hold {
         let is_ended = |part: &Part| part.proof.end_of(now) == Some(Loss::EndedByServer);
         let was_ended = self.parts().any(|(_, part)| is_ended(part));
         self.was_ended |= was_ended;
-        if let Some(end) = majority_end(&self.contacts, now)
+        if let Some(end) = majority_end(&self.contacts, |proof| proof.is_live(now))
             && self.proof.set_valid_until(now, end)
         {
             return true;
@@ -97,19 +97,16 @@ impl Hold {
     /// A part was renewed. Nothing ends here: what other members have answered may
     /// be unread.
     pub(super) fn extend(&self, now: Instant) {
-        let ends = self
-            .parts()
-            .filter_map(|(_, part)| part.proof.valid_until());
-        let mut ends: Vec<_> = ends.filter(|end| now < *end).collect();
-        ends.sort_unstable_by(|one, other| other.cmp(one));
-        if let Some(end) = ends.get(majority(self.contacts.len()) - 1) {
-            self.proof.set_valid_until(now, *end);
+        let is_running = |proof: &Proof| proof.valid_until().is_some_and(|end| now < end);
+        if let Some(end) = majority_end(&self.contacts, is_running) {
+            self.proof.set_valid_until(now, end);
         }
     }
 
     /// For how long a majority holds if nothing more arrives.
     pub(super) fn remaining(&self, now: Instant) -> Duration {
-        let end = majority_end(&self.contacts, now).filter(|_| self.proof.is_live(now));
+        let is_live = |proof: &Proof| proof.is_live(now);
+        let end = majority_end(&self.contacts, is_live).filter(|_| is_live(&self.proof));
         end.map_or(Duration::ZERO, |end| end - now)
     }
 
@@ -230,10 +227,10 @@ impl Hold {
     }
 }
 
-/// Until when a majority holds it; none if there is no majority.
-fn majority_end(contacts: &[Contact], now: Instant) -> Option<Instant> {
+/// Until when a majority holds it; none if there is no majority of parts that count.
+fn majority_end(contacts: &[Contact], counts: impl Fn(&Proof) -> bool) -> Option<Instant> {
     let proofs = contacts.iter().filter_map(|it| Some(&it.counted()?.proof));
-    let live = proofs.filter(|proof| proof.is_live(now));
+    let live = proofs.filter(|proof| counts(proof));
     let mut ends: Vec<_> = live.filter_map(|proof| proof.valid_until()).collect();
     ends.sort_unstable_by(|one, other| other.cmp(one));
     ends.get(majority(contacts.len()).checked_sub(1)?).copied()
