@@ -16,6 +16,7 @@ use std::time::Duration;
 use crate::endpoint::connection::{Purpose, ReplyKind, Stage};
 use crate::endpoint::{ConnectionId, Endpoint, Source, Timer};
 use crate::engine::instant::{Instant, LateChecks};
+use crate::engine::node::Node;
 use crate::error::Failure;
 use crate::servers::{Address, Login, Tls};
 use crate::wire::resp::{Command, Frame};
@@ -146,8 +147,8 @@ impl Sentinels {
 
     /// The address of the master according to a round; none if no Sentinel has
     /// named it.
-    fn chosen(&self, now: Instant, round: &Round) -> Option<Address> {
-        let named = self.newest(now, round)?;
+    fn chosen(&self, now: Instant, round: &Round, is_up: bool) -> Option<Address> {
+        let named = self.newest(now, round, is_up)?;
         match &self.last {
             Some((used, true)) if named.contains(used) => Some(used.clone()),
             Some((failed, false)) => {
@@ -161,7 +162,7 @@ impl Sentinels {
     /// The addresses in the newest epoch, if any Sentinel has answered in a round.
     /// The last answers of Sentinels that are late or down now count too. If none
     /// tells its epoch, only those of late ones do.
-    fn newest(&self, now: Instant, round: &Round) -> Option<Vec<Address>> {
+    fn newest(&self, now: Instant, round: &Round, is_up: bool) -> Option<Vec<Address>> {
         let named = |number: &usize| self.all.get(*number)?.named.as_ref();
         let answered = round.answered.iter().filter_map(named);
         answered.clone().next()?;
@@ -175,8 +176,9 @@ impl Sentinels {
         };
         let late = || all(LATE_COUNTS, true);
         if late().all(|named| named.epoch.is_none()) {
-            // Too few to leave what others have named a moment ago.
-            if late().count() <= self.all.len() / 2
+            // Too few to leave a master that others have named a moment ago.
+            if is_up
+                && late().count() <= self.all.len() / 2
                 && let Some((used, true)) = &self.last
                 && all(ANSWER_COUNTS, false).any(|named| self.at(named) == *used)
             {
@@ -309,13 +311,14 @@ impl Endpoint {
     }
 
     fn round_ends(&mut self, now: Instant) {
+        let is_up = self.main_connection(Node::default()).is_some();
         let Source::Sentinels(sentinels) = &mut self.source else {
             return;
         };
         let Some(round) = sentinels.round.take() else {
             return;
         };
-        let found = sentinels.chosen(now, &round).ok_or(Failure::NoneOf {
+        let found = sentinels.chosen(now, &round, is_up).ok_or(Failure::NoneOf {
             what: "no Sentinel names the master",
             failures: round.failures,
         });

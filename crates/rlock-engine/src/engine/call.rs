@@ -321,7 +321,11 @@ impl Call {
         let attached =
             asked.map(|(live, asked)| at.engine.attached(at.now, live, sent, asked, result));
         match attached {
-            Some(Err(fault)) => self.failed(at, sent, fault),
+            Some(Err(fault)) => {
+                // It asks again, at the next connection too.
+                self.phase = Phase::Acquiring;
+                self.failed(at, sent, fault)
+            }
             Some(Ok(())) | None => Next::Ask,
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::engine::claims::{Claims, Name};
-use crate::engine::instant::Instant;
+use crate::engine::instant::{Instant, LateChecks};
 use crate::engine::node::Node;
 use crate::engine::proof::Proof;
 use crate::engine::request::Request;
@@ -57,6 +57,7 @@ pub(super) struct Hold {
     pub(super) is_refusal_reported: bool,
     /// Whether it has been reported as at risk since the last success.
     is_risk_reported: bool,
+    late_checks: LateChecks,
     /// When it is checked next; see `next_due`.
     pub(super) check_due: Option<Instant>,
     pub(super) timer_due: Option<Instant>,
@@ -233,6 +234,13 @@ impl Hold {
     pub(super) fn next_due(&self, now: Instant) -> Option<Instant> {
         let early = self.risk_due().into_iter().chain(self.proof.quiet_end());
         Some(early.fold(self.check_due?, Instant::min).max(now))
+    }
+
+    /// When to look again whether its connection is alive: this process was stopped,
+    /// and what has arrived since is not read yet.
+    pub(super) fn late_check(&mut self, now: Instant) -> Option<Instant> {
+        let quiet = self.proof.running(now).and(self.proof.quiet_end());
+        self.late_checks.look(quiet.filter(|end| *end <= now), now)
     }
 
     /// When to report that no renewal has been confirmed for half of the lease. The
@@ -433,6 +441,7 @@ impl Engine {
             failures: 0,
             is_refusal_reported: false,
             is_risk_reported: false,
+            late_checks: LateChecks::default(),
             check_due: None,
             timer_due: None,
             last_due: None,

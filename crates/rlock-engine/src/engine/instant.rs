@@ -22,6 +22,17 @@ impl LateChecks {
         is_repeated.then(|| now + STARVED)
     }
 
+    /// When to look again at something that is over since that moment, if it is.
+    pub(crate) fn look(&mut self, since: Option<Instant>, now: Instant) -> Option<Instant> {
+        match since {
+            Some(since) => self.again(since, now),
+            None => {
+                *self = Self::default();
+                None
+            }
+        }
+    }
+
     /// When to check next, after a check that was due at `checked`; a moment that
     /// has passed if the deadline counts as missed.
     pub(crate) fn next(

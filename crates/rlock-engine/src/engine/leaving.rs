@@ -190,6 +190,16 @@ impl Engine {
         self.start(now, Work::new(now, call, claims, task, deadline));
     }
 
+    /// The server does not have it as it is known here. A request without an answer
+    /// may have taken the lock again after the loss.
+    pub(super) fn lose_with_rest(&mut self, now: Instant, id: Id) {
+        self.lose(now, id);
+        if let Some(hold) = self.holds.get(&id).filter(|hold| hold.is_fence_uncertain) {
+            let (claims, lease) = (hold.proof.claims.clone(), hold.terms.lease);
+            self.undo_unclaimed_grant(now, claims, lease);
+        }
+    }
+
     /// Undoes a grant that nobody waits for.
     pub(super) fn undo_unclaimed_grant(&mut self, now: Instant, claims: Claims, lease: Duration) {
         let task = Task::CleanUp(CleanUp::of(None));
@@ -400,7 +410,7 @@ impl Downgrade {
             // Nil after an unanswered downgrade: it succeeded, or the hold was
             // lost, which the next renewal reveals.
             Input::Reply(_, Ok(Reply::Nil)) if at.work.unanswered.is_none() => {
-                at.engine.lose(at.now, self.hold);
+                at.engine.lose_with_rest(at.now, self.hold);
                 Outcome::Failed(Error::Lost(Loss::EndedByServer))
             }
             Input::Reply(_, Ok(_)) => Outcome::Done,
@@ -470,6 +480,8 @@ impl CleanUp {
                 self.is_one_by_one = true;
                 return Next::Ask;
             }
+            // An upgrade may stay: its fence is still to come.
+            Ok(Reply::Refused) => self.upgraded = None,
             Ok(Reply::Fence(fence)) => {
                 if let Some(hold) = self.upgraded {
                     at.engine.undone(at.now, hold, fence);

@@ -157,7 +157,7 @@ impl PartRelease {
 
     /// The server has no such hold.
     fn is_lost(&self, at: &mut Context<'_>) -> Next {
-        at.engine.lose(at.now, self.hold);
+        at.engine.lose_with_rest(at.now, self.hold);
         Next::End(Outcome::Failed(Error::Lost(Loss::EndedByServer)))
     }
 

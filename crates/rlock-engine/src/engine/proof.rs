@@ -132,9 +132,15 @@ impl Proof {
 
     /// When it is over if nothing more arrives at the server that reports its loss;
     /// none if it is over.
-    pub(super) fn quiet_end(&self) -> Option<Instant> {
+    pub(crate) fn quiet_end(&self) -> Option<Instant> {
         let until = self.valid_until()?;
         Some(self.while_connected(until.nanos()))
+    }
+
+    /// Until when its lease runs, whether its connection is alive or not; none if it
+    /// is over.
+    pub(crate) fn running(&self, now: Instant) -> Option<Instant> {
+        self.valid_until().filter(|end| now < *end)
     }
 
     /// Limits `until` to the time for which the connection is known to be alive.

@@ -140,6 +140,11 @@ impl Engine {
     }
 
     pub(super) fn hold_is_due(&mut self, now: Instant, id: Id) {
+        if let Some(hold) = self.holds.get_mut(&id)
+            && let Some(again) = hold.late_check(now)
+        {
+            return self.set_timer(id, Some(again));
+        }
         self.report_risk(now, id);
         if let Some(hold) = self.holds.get(&id) {
             let is_early = hold.check_due.is_some_and(|check| now < check);

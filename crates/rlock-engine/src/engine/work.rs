@@ -475,7 +475,13 @@ impl Engine {
         };
         let progress = &mut work.progress;
         progress.timer_due = None;
-        if matches!(progress.stage, Stage::Asked(_) | Stage::Queued(_))
+        let is_unread = |stage| {
+            matches!(
+                stage,
+                Stage::Asked(_) | Stage::Queued(_) | Stage::Connection
+            )
+        };
+        if is_unread(progress.stage)
             && let Some(again) = progress.late_checks.again(due, now)
         {
             progress.timer_due = Some(again);

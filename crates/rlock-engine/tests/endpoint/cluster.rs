@@ -838,3 +838,44 @@ fn a_former_master_is_found_if_no_server_is_connected() {
     }
     assert!(asked.contains(&"m:7".to_owned()), "{asked:?}");
 }
+
+/// After a stall, the answer of another server is read first.
+#[test]
+fn a_bound_hold_outlasts_a_stall_after_which_its_server_has_answered() {
+    let mut stalls = 0;
+    for start in 0..300 {
+        let mut it = connected();
+        let terms = Terms::new().bound(Duration::from_secs(3)).unwrap();
+        for (key, number) in [("a", 3), ("b", 2)] {
+            it.asks_on(key, terms);
+            it.answers(number, "RLOCK.ACQUIRE", ":12\r\n");
+        }
+        let answers = |it: &mut Played, number| {
+            it.answers_each(number, |asked| match asked {
+                asked if asked.starts_with("PING") => "+PONG\r\n".to_owned(),
+                asked if asked.starts_with("CLUSTER SLOTS") => two(),
+                asked if asked.starts_with("CLUSTER INFO") => info("ok", 1),
+                asked if asked.contains(" a o2 ") => ":9\r\n".to_owned(),
+                _ => ":12\r\n".to_owned(),
+            });
+        };
+        for _ in 0..start {
+            it.passes(20);
+            (2..=3).for_each(|number| answers(&mut it, number));
+        }
+        it.actions();
+        it.passes(100);
+        let asked = it.actions();
+        if (2..=3).all(|number| asked.contains(&format!("{number} PING"))) {
+            it.is_paused(2_500);
+            (2..=3).for_each(|number| answers(&mut it, number));
+            let did = it.did();
+            assert!(
+                !did.iter().any(|it| it.starts_with("over")),
+                "{start}: {did:?}"
+            );
+            stalls += 1;
+        }
+    }
+    assert!(stalls > 0);
+}

@@ -597,3 +597,73 @@ fn a_refused_extension_keeps_no_flush_waiting() {
     it.passes(60_000);
     assert!(it.did().contains(&"flushed".to_owned()));
 }
+
+/// The hold was ended, others had the lock, and it was granted again. Twice the request for loss reports fails: its
+/// connection breaks, or the server refuses it for now.
+#[test]
+fn an_upgrade_without_loss_reports_hides_no_loss() {
+    for refused in 0..20 {
+        let mut it = held(Ask::Shared);
+        it.asks_mode("k", Ask::Exclusive);
+        it.answers(1, "RLOCK.ACQUIRE", "+WAITING\r\n");
+        it.reconnects();
+        let attaches = "2 RLOCK.RENEW k o 30000 NOTIFY rlock:client:c";
+        assert_eq!(it.actions().last().unwrap(), attaches);
+        let mut number = 2;
+        if refused == 0 {
+            it.reconnects();
+            number = 3;
+        }
+        let mut is_granted = false;
+        // The watchdog asks for them, too.
+        for round in 0..40 {
+            it.passes(if round < refused { 1 } else { 20 });
+            it.answers_each(number, |asked| {
+                is_granted |= asked.starts_with("RLOCK.ACQUIRE");
+                let reply = match (is_granted, round < refused) {
+                    (true, _) => ":9\r\n",
+                    (false, true) => "-LOADING no\r\n",
+                    (false, false) => "$-1\r\n",
+                };
+                reply.to_owned()
+            });
+        }
+        let did = it.did();
+        assert!(did.contains(&"call 3: granted 9".to_owned()), "{did:?}");
+        assert!(did.contains(&OVER.to_owned()), "{refused}: {did:?}");
+    }
+}
+
+/// The user may not downgrade. Nobody else had the lock: the owner has it alone from its grant on.
+#[test]
+fn an_upgrade_that_cannot_be_undone_is_no_loss() {
+    let mut it = held(Ask::Shared);
+    it.asks_mode("k", Ask::Exclusive);
+    it.abandons(3);
+    it.answers(1, "RLOCK.ACQUIRE", ":9\r\n");
+    it.answers(1, "RLOCK.CANCEL", ":0\r\n");
+    it.answers(1, "RLOCK.DOWNGRADE", "-NOPERM no\r\n");
+    for _ in 0..60 {
+        it.passes(250);
+        it.answers_each(1, |_| ":9\r\n".to_owned());
+    }
+    let did = it.did();
+    assert!(!did.contains(&OVER.to_owned()), "{did:?}");
+}
+
+/// The server had ended the hold, so a re-entry that nobody waits for took the lock, in shared mode.
+#[test]
+fn what_an_abandoned_re_entry_took_is_released_if_a_downgrade_finds_the_loss() {
+    let mut it = held(Ask::Exclusive);
+    it.asks_mode("k", Ask::Shared);
+    it.reconnects();
+    it.abandons(3);
+    it.downgrades();
+    it.answers(2, "RLOCK.ACQUIRE k o", ":8\r\n");
+    it.answers(2, "RLOCK.CANCEL", ":0\r\n");
+    it.answers(2, "RLOCK.DOWNGRADE", "$-1\r\n");
+    let did = it.did();
+    assert!(did.contains(&OVER.to_owned()), "{did:?}");
+    it.answers(2, "RLOCK.CANCEL", ":0\r\n");
+    it.answers(2, "RLOCK.RELEASE k o ALL", ":0\r\n");
+}

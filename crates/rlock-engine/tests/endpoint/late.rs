@@ -350,3 +350,15 @@ fn nobody_hastens_the_second_look_of_a_process_that_stalled() {
     it.passes(99);
     assert_eq!(it.did(), ["call 2: granted 7"]);
 }
+
+/// The greeting was answered, which the client sees a moment later.
+#[test]
+fn a_process_that_stalled_while_it_connects_may_still_read_before_a_call_fails() {
+    let mut it = Played::new("redis://h:1");
+    it.tries("k", Terms::new());
+    it.passes(4_000);
+    it.opens(1);
+    it.passes(1_000);
+    it.stalls(5_200);
+    assert_eq!(it.did(), ["connect 1 to h:1"]);
+}

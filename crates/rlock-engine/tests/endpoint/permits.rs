@@ -297,3 +297,18 @@ fn permits_that_the_last_guard_releases_are_not_reported() {
     }
     assert_eq!(did, ["flushed"]);
 }
+
+/// The server had ended the hold, so a re-entry that nobody waits for took the lock.
+#[test]
+fn what_an_abandoned_re_entry_took_is_released_if_a_part_finds_the_loss() {
+    let mut it = split();
+    it.asks_mode("k", permits(5));
+    it.reconnects();
+    it.abandons(3);
+    it.drops_mode(permits(2));
+    it.answers(2, "RLOCK.ACQUIRE k o", ":8\r\n");
+    it.answers(2, "RLOCK.CANCEL", ":0\r\n");
+    it.answers(2, "RLOCK.RELEASE k o PERMITS 2 FENCE 7", "$-1\r\n");
+    it.answers(2, "RLOCK.CANCEL", ":0\r\n");
+    it.answers(2, "RLOCK.RELEASE k o ALL", ":0\r\n");
+}

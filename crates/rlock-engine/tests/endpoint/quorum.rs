@@ -1423,3 +1423,31 @@ fn a_bound_lock_outlasts_a_stall_after_which_all_have_answered() {
         assert_eq!(it.ended, [], "{stall}");
     }
 }
+
+/// The same if the quorum's own look at the lock was due during the stall, or if the loss of one part is read before the
+/// answers of the others.
+#[test]
+fn a_bound_lock_outlasts_a_stall_whatever_is_read_first() {
+    for event in ["answers", "loses", "cut", "down"] {
+        let mut stalls = 0;
+        for start in (0..14_000).step_by(20) {
+            let mut it = Client::new(3, false);
+            it.takes("connected");
+            it.takes("lock ever bound=3000");
+            it.done();
+            it.takes(&format!("passes {start}"));
+            it.takes("silent 123");
+            it.takes("passes 100");
+            // All have been asked for something, and answer it at once.
+            if (0..3).all(|member| it.asked.iter().any(|asked| asked.0 == member)) {
+                it.now = it.now + Duration::from_millis(2_500);
+                it.takes(&format!("{event} 1"));
+                it.takes("answers 2");
+                it.takes("answers 3");
+                assert!(it.ended.is_empty(), "{event} after {start} ms");
+                stalls += 1;
+            }
+        }
+        assert!(stalls > 0, "{event}");
+    }
+}

@@ -390,3 +390,34 @@ fn late_sentinels_that_are_gone_leave_the_master_that_they_have_named() {
     }
     assert!(!it.did().contains(&"close 4".to_owned()));
 }
+
+/// One of two Sentinels was on the host of the old master, which is off.
+#[test]
+fn a_new_master_is_used_although_a_sentinel_that_is_gone_named_the_old_one() {
+    let mut it = Played::new("redis+sentinel://a,b/main");
+    it.start();
+    (1..=2).for_each(|number| it.opens(number));
+    for number in 1..=2 {
+        it.answers_each(number, |asked| named_by(asked, "m"));
+    }
+    it.greeted(3);
+    it.answers(3, "RLOCK.HELP", "*0\r\n");
+    assert!(it.did().contains(&"call 1: done".to_owned()));
+    // Nothing refuses a connection there.
+    it.ends(2);
+    it.ends(3);
+    let mut did = Vec::new();
+    for _ in 0..40 {
+        it.passes(100);
+        it.answers_each(1, |asked| named_by(asked, "n"));
+        did.extend(it.did());
+    }
+    assert!(did.iter().any(|it| it.contains("to n:6379")), "{did:?}");
+}
+
+fn named_by(asked: &str, host: &str) -> String {
+    match asked.starts_with("SENTINEL MASTER") {
+        true => "-NOPERM no\r\n".to_owned(),
+        false => list(&[bulk(host), bulk("6379")]),
+    }
+}

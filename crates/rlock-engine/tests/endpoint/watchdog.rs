@@ -476,9 +476,10 @@ fn the_loss_that_a_caller_has_seen_after_a_stall_is_reported_at_once() {
     it.asks_on("k", renewed(seconds(30)).bound(seconds(1)).unwrap());
     it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
     it.actions();
-    it.stalls(1500);
-    assert_eq!(it.actions(), ["1 PING", "over: its lease ended"]);
+    it.is_paused(1500);
     assert!(!it.proofs[0].is_live(it.now()));
+    it.stalls(0);
+    assert_eq!(it.actions(), ["1 PING", "over: its lease ended"]);
 }
 
 /// Without heartbeats for it at its former server, it is over after its grace.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::engine::Id;
 use crate::engine::claims::Claims;
-use crate::engine::instant::Instant;
+use crate::engine::instant::{Instant, LateChecks};
 use crate::engine::proof::Proof;
 use crate::engine::terms::{Queueing, Terms};
 use crate::error::Loss;
@@ -32,6 +32,7 @@ pub(super) struct Hold {
     was_ended: bool,
     /// Whether its loss was reported.
     pub(super) is_reported: bool,
+    late_checks: LateChecks,
     /// Whether it has been reported as at risk since a majority was last renewed.
     is_risk_reported: bool,
     /// Until when they must stay taken at least, guards or not.
@@ -49,7 +50,7 @@ impl Hold {
         seats: &mut Seats,
         fence: u64,
     ) -> Option<Self> {
-        let until = majority_end(&seats.contacts, |proof| proof.is_live(now))?;
+        let until = majority_end(&seats.contacts, |proof| live_end(proof, now))?;
         let claims = seats.claims.clone();
         let hold = Self {
             id,
@@ -59,6 +60,7 @@ impl Hold {
             contacts: std::mem::take(&mut seats.contacts),
             was_ended: false,
             is_reported: false,
+            late_checks: LateChecks::default(),
             is_risk_reported: false,
             kept: None,
             guards: vec![id],
@@ -82,7 +84,7 @@ impl Hold {
         let is_ended = |part: &Part| part.proof.end_of(now) == Some(Loss::EndedByServer);
         let was_ended = self.parts().any(|(_, part)| is_ended(part));
         self.was_ended |= was_ended;
-        if let Some(end) = majority_end(&self.contacts, |proof| proof.is_live(now))
+        if let Some(end) = majority_end(&self.contacts, |proof| live_end(proof, now))
             && self.proof.set_valid_until(now, end)
         {
             return true;
@@ -97,16 +99,23 @@ impl Hold {
     /// A part was renewed. Nothing ends here: what other members have answered may
     /// be unread.
     pub(super) fn extend(&self, now: Instant) {
-        let is_running = |proof: &Proof| proof.valid_until().is_some_and(|end| now < end);
-        if let Some(end) = majority_end(&self.contacts, is_running) {
+        if let Some(end) = majority_end(&self.contacts, |proof| proof.running(now)) {
             self.proof.set_valid_until(now, end);
         }
     }
 
+    /// When to look again whether a majority is connected: this process was stopped,
+    /// and what has arrived since is not read yet.
+    pub(super) fn late_check(&mut self, now: Instant) -> Option<Instant> {
+        let quiet = |proof: &Proof| proof.running(now).and(proof.quiet_end());
+        let quiet = majority_end(&self.contacts, quiet);
+        self.late_checks.look(quiet.filter(|end| *end <= now), now)
+    }
+
     /// For how long a majority holds if nothing more arrives.
     pub(super) fn remaining(&self, now: Instant) -> Duration {
-        let is_live = |proof: &Proof| proof.is_live(now);
-        let end = majority_end(&self.contacts, is_live).filter(|_| is_live(&self.proof));
+        let end = majority_end(&self.contacts, |proof| live_end(proof, now));
+        let end = end.filter(|_| self.proof.is_live(now));
         end.map_or(Duration::ZERO, |end| end - now)
     }
 
@@ -227,11 +236,19 @@ impl Hold {
     }
 }
 
-/// Until when a majority holds it; none if there is no majority of parts that count.
-fn majority_end(contacts: &[Contact], counts: impl Fn(&Proof) -> bool) -> Option<Instant> {
+/// Until when a majority holds it if each part ends at `end_of` it; none if there is
+/// no majority of parts that have an end.
+fn majority_end(
+    contacts: &[Contact],
+    end_of: impl Fn(&Proof) -> Option<Instant>,
+) -> Option<Instant> {
     let proofs = contacts.iter().filter_map(|it| Some(&it.counted()?.proof));
-    let live = proofs.filter(|proof| counts(proof));
-    let mut ends: Vec<_> = live.filter_map(|proof| proof.valid_until()).collect();
+    let mut ends: Vec<_> = proofs.filter_map(|proof| end_of(proof)).collect();
     ends.sort_unstable_by(|one, other| other.cmp(one));
     ends.get(majority(contacts.len()).checked_sub(1)?).copied()
+}
+
+/// Until when a part is valid; none if it is over.
+fn live_end(proof: &Proof, now: Instant) -> Option<Instant> {
+    proof.valid_until().filter(|_| proof.is_live(now))
 }

@@ -879,6 +879,10 @@ impl Quorum {
     }
 
     fn tend(&mut self, now: Instant, hold: Id) {
+        let it = self.holds.get_mut(&hold);
+        if let Some(again) = it.and_then(|it| it.late_check(now)) {
+            return self.members.timers.set(Timer::Hold(hold), Some(again));
+        }
         if self.look_at(now, hold)
             && let Some(it) = self.holds.get_mut(&hold)
         {
