@@ -25,6 +25,8 @@ pub(super) struct Guard {
     first: Grant,
     /// One more for each further key that was taken by itself.
     rest: Vec<Grant>,
+    /// The calls that make it exclusive; some may have ended.
+    pub(super) upgrades: Vec<Id>,
     /// Whether its end was reported.
     pub(super) is_over: bool,
     /// The end of its validity when it was last reported as at risk.
@@ -36,6 +38,7 @@ impl Guard {
         Self {
             first,
             rest,
+            upgrades: Vec::new(),
             is_over: false,
             risk: None,
         }

@@ -493,7 +493,7 @@ impl Session {
     /// A guard ends, and nobody waits for the outcome.
     pub fn leave(&mut self, now: Instant, guard: Id) {
         self.now = now;
-        if let Some(guard) = self.remove_guard(guard) {
+        if let Some(guard) = self.end_guard(guard) {
             self.give_back(guard.into_grants());
         }
     }
@@ -502,7 +502,7 @@ impl Session {
     /// been granted.
     pub fn untaken(&mut self, now: Instant, guard: Id) {
         self.now = now;
-        let guard = self.remove_guard(guard);
+        let guard = self.end_guard(guard);
         for grant in guard.into_iter().flat_map(Guard::into_grants) {
             let (call, hold, ask) = (grant.part, grant.proof.hold, grant.ask);
             self.tell(engine::Event::Untaken { call, hold, ask });
@@ -752,6 +752,19 @@ impl Session {
         Some(guard)
     }
 
+    /// Its caller ends a guard. What would make it exclusive ends first, so that no
+    /// release waits for that.
+    fn end_guard(&mut self, number: Id) -> Option<Guard> {
+        let guard = self.remove_guard(number)?;
+        for call in &guard.upgrades {
+            if let Some(Progress::Upgrade { .. }) = self.calls.get(call) {
+                self.fail(*call, Error::Lost(Loss::Released));
+                self.abandon(self.now, *call);
+            }
+        }
+        Some(guard)
+    }
+
     fn holds(&self, guard: Id) -> Vec<Id> {
         let guard = self.guards.get(&guard);
         let grants = guard.into_iter().flat_map(Guard::grants);
@@ -764,7 +777,7 @@ impl Session {
         {
             return self.fail(call, error);
         }
-        let Some(guard) = self.remove_guard(guard) else {
+        let Some(guard) = self.end_guard(guard) else {
             return self.fail(call, Error::Lost(Loss::Released));
         };
         let count = guard.count();
@@ -858,6 +871,10 @@ impl Session {
                 // It may be lost before it is upgraded. Then the lock is taken again.
                 let terms = self.endpoint.engine().terms(hold);
                 self.calls.insert(call, Progress::Upgrade { guard });
+                if let Some(guard) = self.guards.get_mut(&guard) {
+                    guard.upgrades.retain(|it| self.calls.contains_key(it));
+                    guard.upgrades.push(call);
+                }
                 let lock = Lock {
                     claims,
                     ask: Ask::Exclusive,
@@ -873,14 +890,12 @@ impl Session {
 
     /// The new grant replaces the guard's shared one.
     fn upgraded(&mut self, call: Id, number: Id, grant: Grant) {
-        let Some(before) = self.remove_guard(number) else {
-            // The guard was released meanwhile.
-            self.fail(call, Error::Lost(Loss::Released));
-            let (hold, ask) = (grant.proof.hold, grant.ask);
-            return self.tell(engine::Event::Untaken { call, hold, ask });
-        };
-        self.give_back(before.into_grants());
-        self.grant(call, number, Guard::new(grant, Vec::new()));
+        let mut guard = Guard::new(grant, Vec::new());
+        if let Some(mut before) = self.remove_guard(number) {
+            guard.upgrades = std::mem::take(&mut before.upgrades);
+            self.give_back(before.into_grants());
+        }
+        self.grant(call, number, guard);
     }
 
     fn question(

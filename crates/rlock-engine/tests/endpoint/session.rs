@@ -704,21 +704,33 @@ fn a_guard_changes_between_shared_and_exclusive() {
 
 /// Nobody needs the new grant then.
 #[test]
-fn an_upgrade_of_a_guard_that_was_released_meanwhile_is_undone() {
+fn an_upgrade_ends_with_its_guard() {
     let mut it = Client::holds(Ask::Shared);
     it.locks(&["k"], Ask::Shared);
     it.answers("RLOCK.ACQUIRE", ":7\r\n");
     it.calls(upgrade());
-    it.drops(2);
     it.did();
+    it.drops(2);
+    let asked = ["RLOCK.CANCEL k o", "RLOCK.DOWNGRADE k o"].map(str::to_owned);
+    assert_eq!(it.did(), [&[format!("4 {RELEASED}")], &asked[..]].concat());
     it.answers("RLOCK.ACQUIRE", ":9\r\n");
-    assert_eq!(
-        it.did(),
-        [format!("4 {RELEASED}"), "RLOCK.DOWNGRADE k o".to_owned()]
-    );
+    it.answers("RLOCK.CANCEL", ":0\r\n");
     it.answers("RLOCK.DOWNGRADE", ":9\r\n");
     it.drops(3);
-    assert_eq!(it.did(), ["RLOCK.RELEASE k o ALL FENCE 9"]);
+    assert_eq!(it.did(), ["RLOCK.RELEASE k o ALL"]);
+
+    // It waits for others; neither the release nor a flush waits for that.
+    let mut it = Client::holds(Ask::Shared);
+    it.calls(upgrade());
+    it.answers("RLOCK.ACQUIRE", "+WAITING\r\n");
+    it.did();
+    it.drops(2);
+    it.calls(Call::Flush);
+    assert_eq!(it.did()[0], format!("3 {RELEASED}"));
+    it.answers("RLOCK.CANCEL", ":1\r\n");
+    it.answers("RLOCK.DOWNGRADE", "$-1\r\n");
+    it.answers("RLOCK.RELEASE k o ALL", ":0\r\n");
+    assert_eq!(it.did(), ["RLOCK.RELEASE k o ALL", "4 done"]);
 
     let mut it = Client::holds(Ask::Shared);
     it.calls(upgrade());
