@@ -1,5 +1,6 @@
 //! The calls to a machine, and their outcomes.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rlock_embed::format::{Fence, NONE};
@@ -84,11 +85,19 @@ pub(crate) struct Locked {
     margin: u64,
     grace: Option<u64>,
     has_replicas: bool,
+    /// Whether its hold is renewed; unknown for activities, which may enter one.
+    is_renewed: bool,
     /// Whether the server can keep it after a release.
     is_plain: bool,
 }
 
-/// The guards of one owner that were dropped.
+impl Locked {
+    pub(crate) fn first_key(&self) -> &'static str {
+        self.keys[0]
+    }
+}
+
+/// The guards and the calls of one owner that were dropped, or have failed.
 #[derive(Debug, Default)]
 pub(crate) struct Dropped {
     pub(crate) permits: u32,
@@ -104,6 +113,16 @@ impl Dropped {
     }
 }
 
+impl What {
+    /// A call for a lock ends without it. It may be granted all the same, for a moment.
+    pub(crate) fn drops(&self, dropped: &mut BTreeMap<String, Dropped>, now: u64) {
+        if let Self::Lock(it) = self {
+            let dropped = dropped.entry(it.owner.clone()).or_default();
+            dropped.add(0, now, it.lease);
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Guard {
     pub(crate) fences: Vec<(String, u64)>,
@@ -114,11 +133,14 @@ pub(crate) struct Guard {
     pub(crate) permits: u32,
     pub(crate) granted: u64,
     /// The same before an upgrade.
-    first: u64,
+    pub(crate) first: u64,
     pub(crate) lease: u64,
     pub(crate) margin: u64,
+    /// The connection that reports its loss, unless it may be another one.
+    pub(crate) by: Option<u64>,
     /// How long it outlives its connection, if it is bound.
     pub(crate) grace: Option<u64>,
+    pub(crate) is_renewed: bool,
     is_plain: bool,
     /// Whether others had some of its permits.
     is_part: bool,
@@ -140,7 +162,7 @@ impl Call {
     /// A key and the owner that asks for it.
     pub(crate) fn asked(&self) -> Option<(&'static str, String)> {
         match &self.what {
-            What::Lock(it) => Some((it.keys[0], it.owner.clone())),
+            What::Lock(it) => Some((it.first_key(), it.owner.clone())),
             _ => None,
         }
     }
@@ -198,9 +220,8 @@ impl World<'_> {
     fn quick(&self, client: usize, it: &Locked) -> Option<u64> {
         let is_first = !it.owner.contains(":a") && it.keys.len() == 1;
         let is_first = is_first && !it.has_replicas && !self.kind.is_quorum();
-        let wires = self.open_wires(client, Some(self.home(it.keys[0])));
-        let mut wires = wires.into_iter().filter(|it| self.wires[it].is_main);
-        wires.next().filter(|_| is_first)
+        let wire = self.main_wire(client, it.first_key());
+        wire.filter(|_| is_first)
     }
 
     pub(crate) fn asks(&mut self, asked: &Asked) {
@@ -263,6 +284,7 @@ impl World<'_> {
                     None => terms.bound.map(nanos),
                 },
                 has_replicas,
+                is_renewed: terms.renewed && asked.activity.is_none(),
                 is_plain,
             })),
         };
@@ -509,6 +531,9 @@ impl World<'_> {
             let dropped = this.dropped.entry(it.owner.clone()).or_default();
             dropped.add(it.permits, now, this.typed.remaining(*guard, now));
         }
+        for call in this.calls.values() {
+            call.what.drops(&mut this.dropped, now);
+        }
         self.tell(client, &Event::LeaveAll {});
         self.calls(client, What::Flush, NONE, 1, |call| Event::Flush { call });
         self.closes_by(client, 20 * SECOND);
@@ -635,6 +660,8 @@ impl World<'_> {
                     return self
                         .is_wrong(|| format!("{asked:?} was asked for: {owner} {fences:?}"));
                 }
+                let by = self.main_wire(client, asked.first_key());
+                let by = by.filter(|_| !asked.owner.contains(":a"));
                 let it = Guard {
                     fences,
                     owner: asked.owner,
@@ -644,7 +671,9 @@ impl World<'_> {
                     first: self.now,
                     lease: asked.lease,
                     margin: asked.margin,
+                    by,
                     grace: asked.grace,
+                    is_renewed: asked.is_renewed,
                     is_plain: asked.is_plain,
                     is_part: false,
                     is_extended: false,
@@ -667,9 +696,15 @@ impl World<'_> {
             ) => match self.clients[client].guards.get_mut(&of) {
                 Some(it) if guard == of && it.owner == owner && it.fences.len() == fences.len() => {
                     let (fences, was_over) = (named(&fences), it.is_over);
-                    (it.mode, it.is_over, it.fences) = (0, false, fences);
+                    (it.mode, it.is_over) = (0, false);
+                    let shared = std::mem::replace(&mut it.fences, fences.clone());
                     (it.dead_since, it.gone_since, it.granted) = (None, None, self.now);
                     self.clients[client].unheard.1 += i64::from(was_over);
+                    let has_ended =
+                        |(key, fence): &(String, u64)| self.is_forced(key, owner, *fence);
+                    if !was_over && shared.iter().any(has_ended) && !fences.iter().any(has_ended) {
+                        return self.is_wrong(|| format!("{fences:?} hides the end of {shared:?}"));
+                    }
                     self.is_granted(client, guard);
                 }
                 it => {
@@ -677,7 +712,8 @@ impl World<'_> {
                     self.is_wrong(|| format!("{it} should have been upgraded: {guard} {fences:?}"));
                 }
             },
-            (What::Lock(..) | What::Upgrade(_), Action::Refused { .. }) => {
+            (what @ (What::Lock(..) | What::Upgrade(_)), Action::Refused { .. }) => {
+                what.drops(&mut self.clients[client].dropped, self.now);
                 if ended.latest.is_none() {
                     self.is_wrong(|| "a wait without limit has ended".to_owned());
                 }
@@ -707,8 +743,10 @@ impl World<'_> {
                 self.check_parts(client, guard);
             }
             (What::Flush, Action::Done { .. }) => {
-                if self.clients[client].is_closing {
-                    self.check_dropped(client);
+                self.check_dropped(client, ended.begun);
+                let this = &self.clients[client];
+                let mut calls = this.calls.values();
+                if this.is_closing && !calls.any(|it| matches!(it.what, What::Flush)) {
                     self.closes_by(client, 0);
                 }
             }
@@ -724,6 +762,7 @@ impl World<'_> {
             (what, Action::Failed { code, text, .. }) => {
                 let is_valid = matches!(what, What::Lock(..) | What::Part(..));
                 let this = &mut self.clients[client];
+                what.drops(&mut this.dropped, self.now);
                 this.gives_up_with(&what);
                 // Such a guard cannot be upgraded, so nobody has waited for it.
                 let is_held = |guard| {

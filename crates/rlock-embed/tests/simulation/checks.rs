@@ -57,7 +57,7 @@ impl World<'_> {
     fn wrong_call(&mut self) -> Option<String> {
         let now = self.now;
         for (client, this) in self.clients.iter().enumerate() {
-            if now < this.stopped_until.max(this.reads_from) {
+            if now < this.late_until() {
                 continue;
             }
             for call in this.calls.values() {
@@ -71,7 +71,7 @@ impl World<'_> {
                 let is_linked = !wire.is_cut && self.session(client, wire.connection).is_some();
                 if now > call.begun + QUICK
                     && is_linked
-                    && this.disturbed < call.begun
+                    && this.disturbed.max(this.late_until()) < call.begun
                     && self.is_settled(key, call.begun)
                 {
                     return Some(format!("client {client}: others have delayed {call:?}"));
@@ -87,13 +87,13 @@ impl World<'_> {
         for client in 0..CLIENTS {
             let mut guards = std::mem::take(&mut self.clients[client].guards);
             let this = &self.clients[client];
-            let is_stopped = now < this.stopped_until.max(this.reads_from);
+            let is_stopped = now < this.late_until();
             let mut wrong = None;
             for (guard, it) in &mut guards {
                 if this.typed.remaining(*guard, now) == 0 {
                     let since = *it.dead_since.get_or_insert(now);
                     // After a pause, and after a grant, it sends a heartbeat, and waits for half the grace.
-                    let running = this.stopped_until.max(this.reads_from).max(it.granted);
+                    let running = this.late_until().max(it.granted);
                     let running = running + it.grace.unwrap_or(0) / 2;
                     let is_late = now > since.max(running) + LATE;
                     if is_late && !(it.is_over || is_stopped || this.is_closing) {
@@ -146,7 +146,7 @@ impl World<'_> {
             {
                 return Some(format!("client {client}: fewer permits are there: {it:?}"));
             }
-            is_gone |= there.is_none();
+            is_gone |= there.is_none() || self.is_forced(key, &it.owner, *fence);
         }
         if !is_gone {
             it.gone_since = None;
@@ -161,9 +161,14 @@ impl World<'_> {
             true => this.longest,
             false => it.lease,
         };
-        let watched = since.saturating_sub(lease / 12 * 9 + MESSAGE);
-        let is_quiet = this.disturbed < watched && it.granted < watched && is_settled(watched);
-        let is_late = now > since + 2 * MESSAGE;
+        let sent = now.saturating_sub(2 * MESSAGE);
+        // Nobody notices that if nothing is renewed.
+        let lost = if it.is_renewed { sent } else { since };
+        let quiet = lost.saturating_sub(lease / 12 * 9 + MESSAGE);
+        let last = this.disturbed.max(this.late_until()).max(it.granted);
+        let is_watched = it.by.is_some_and(|by| self.is_reliable(by, sent));
+        let is_quiet = last < quiet && is_settled(quiet) || is_watched && is_settled(it.first);
+        let is_late = now > since.max(this.late_until()) + 2 * MESSAGE;
         let is_busy = this.calls.values().any(|call| match &call.what {
             What::Upgrade(_) | What::Done => true,
             _ => call.asked().is_some_and(|asked| asked.1 == it.owner),
@@ -232,7 +237,8 @@ impl World<'_> {
             What::Release(..) => true,
             _ => false,
         };
-        if this.is_unsure || this.calls.values().any(of) {
+        let may_be_behind = it.first < self.failed_over;
+        if this.is_unsure || may_be_behind || this.calls.values().any(of) {
             return;
         }
         let (key, _) = &it.fences[0];
@@ -244,18 +250,27 @@ impl World<'_> {
         }
     }
 
-    /// A client that has released everything has left nothing of what it dropped.
-    pub(crate) fn check_dropped(&mut self, client: usize) {
+    /// A flush has left nothing of what its client dropped before it `began`.
+    pub(crate) fn check_dropped(&mut self, client: usize, began: u64) {
         let this = &self.clients[client];
-        let mut calls = this.calls.values();
-        let is_other = |call: &crate::calls::Call| matches!(call.what, What::Observe(..));
-        if self.kind.is_quorum() || this.is_unsure || !calls.all(is_other) {
+        let is_failing = self.shards.iter().any(|it| it.is_failing);
+        if self.kind.is_quorum() || this.is_unsure || is_failing || self.set_back > 0 {
             return;
         }
+        // It may have the same lock again, or release it in another call.
+        let is_used = |owner: &String| {
+            let mut guards = this.guards.values();
+            let is_released = |it: &What| matches!(it, What::Release(_, of, _) if of == owner);
+            let is_asked = |it: &crate::calls::Call| it.asked().is_some_and(|it| it.1 == *owner);
+            let mut calls = this.calls.values();
+            let is_held = !this.is_closing && guards.any(|it| it.owner == *owner);
+            is_held || calls.any(|it| is_asked(it) || is_released(&it.what))
+        };
         let is_dropped = |owner: &String| {
-            let dropped = this.dropped.get(owner);
-            dropped.is_some_and(|it| it.since > self.disturbed && self.now < it.until)
+            let dropped = this.dropped.get(owner).filter(|it| it.since <= began);
+            dropped.is_some_and(|it| it.since > self.failed_over && self.now < it.until)
                 && !this.given_up.contains(owner)
+                && !is_used(owner)
         };
         let left = KEYS.into_iter().find_map(|key| {
             let core = &self.hosts[self.home(key)].server.core;

@@ -77,6 +77,8 @@ pub(crate) struct Forgotten {
     fence: u64,
     /// When its lease would have ended.
     until: u64,
+    /// Whether an operator has ended it.
+    is_forced: bool,
 }
 
 /// What a server has of an owner.
@@ -205,6 +207,7 @@ impl World<'_> {
                     owner: owner.clone(),
                     fence: holder.fence.map_or(0, rlock_core::Fence::get),
                     until: by_clock(server, holder.deadline) + SECOND,
+                    is_forced: key.is_some(),
                 });
             }
         }
@@ -213,8 +216,24 @@ impl World<'_> {
 
     /// Whether a guard may be valid although its server has forgotten it.
     pub(crate) fn is_forgotten(&self, key: &str, owner: &str, fence: u64) -> bool {
-        // A guard may not know yet of its upgrade.
-        self.forgotten.iter().any(|it| {
+        self.forgotten_grants(key, owner, fence).next().is_some()
+    }
+
+    /// Whether an operator has ended this grant, whatever its owner has now.
+    pub(crate) fn is_forced(&self, key: &str, owner: &str, fence: u64) -> bool {
+        // Later grants may have smaller fences if clocks go back.
+        let mut forgotten = self.forgotten_grants(key, owner, fence);
+        self.set_back == 0 && forgotten.any(|it| it.is_forced)
+    }
+
+    /// A guard may not know yet of its upgrade.
+    fn forgotten_grants(
+        &self,
+        key: &str,
+        owner: &str,
+        fence: u64,
+    ) -> impl Iterator<Item = &Forgotten> {
+        self.forgotten.iter().filter(move |it| {
             let is_of = it.key == key && it.owner == owner && it.fence >= fence;
             is_of && self.now <= it.until
         })
@@ -325,7 +344,11 @@ impl World<'_> {
 
     pub(crate) fn is_promoted(&mut self, shard: usize, copy: Store) {
         self.disturbs();
+        self.failed_over = self.now;
         self.seen.fail_overs += 1;
+        // The replica may not know what an operator did.
+        let forgotten = self.forgotten.iter_mut();
+        forgotten.for_each(|it| it.is_forced = false);
         let it = &mut self.shards[shard];
         let (old, new) = (it.master, it.spare.expect("a replica"));
         (it.master, it.spare) = (new, Some(old));
@@ -406,6 +429,7 @@ impl World<'_> {
                         owner: owner.clone(),
                         fence: holder.fence.map_or(0, rlock_core::Fence::get),
                         until: by_clock(server, holder.deadline) + SECOND,
+                        is_forced: false,
                     });
                 }
             }

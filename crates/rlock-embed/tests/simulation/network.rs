@@ -130,6 +130,18 @@ impl World<'_> {
         open.collect()
     }
 
+    /// The connection for messages of the server that has a key.
+    pub(crate) fn main_wire(&self, client: usize, key: &str) -> Option<u64> {
+        let wires = self.open_wires(client, Some(self.home(key)));
+        wires.into_iter().find(|it| self.wires[it].is_main)
+    }
+
+    /// Whether what was sent by a connection since then has arrived.
+    pub(crate) fn is_reliable(&self, session: u64, since: u64) -> bool {
+        let wire = &self.wires[&session];
+        !wire.is_cut && wire.is_late_until < since
+    }
+
     /// A connection breaks: both ends see it, one of them, or none.
     pub(crate) fn cut(&mut self, session: u64, how: Cut) {
         let (late, kind) = (self.below(10 * SECOND), self.below(4));
@@ -182,7 +194,7 @@ impl World<'_> {
             Happening::ToClient(..) => wire.is_late_until,
             _ => 0,
         };
-        let from = this.stopped_until.max(this.reads_from).max(late);
+        let from = this.late_until().max(late);
         if from > self.now {
             return self.not_before(from, number, happening);
         }
@@ -206,6 +218,7 @@ impl World<'_> {
                 self.tell(client, &Event::Opened { connection });
             }
             _ => {
+                self.clients[client].is_disturbed(self.now);
                 self.clients[client].open.remove(&connection);
                 let wire = self.wires.get_mut(&session).unwrap();
                 if !std::mem::replace(&mut wire.is_cut, true) {

@@ -6,9 +6,9 @@ use rlock_embed::format::NONE;
 use rlock_embed::messages::{Event, Terms};
 use rlock_engine::engine::node::slot_of;
 
-use crate::calls::What;
+use crate::calls::{Guard, What};
 use crate::hosts::{KEYS, name};
-use crate::world::{CLIENTS, MS, SECOND, World};
+use crate::world::{CLIENTS, Happening, MS, SECOND, World};
 
 /// The keys of a request; the last two are of one slot.
 pub(crate) const GROUPS: [&[&str]; 8] = [
@@ -68,10 +68,12 @@ pub(crate) enum Step {
         client: usize,
         which: usize,
     },
+    /// It may be meddled with at once.
     Upgrade {
         client: usize,
         which: usize,
         wait: u64,
+        then: u8,
     },
     Downgrade {
         client: usize,
@@ -96,6 +98,10 @@ pub(crate) enum Step {
         client: usize,
     },
     Question {
+        client: usize,
+    },
+    /// A client waits for what it has dropped.
+    Await {
         client: usize,
     },
     Connect {
@@ -197,6 +203,13 @@ pub(crate) enum Step {
         lag: u64,
         back: u64,
     },
+    /// At once to a call that is under way, an upgrade if there is one: an operator ends what its owner holds, its
+    /// caller drops it, its answer is late, and its connection breaks.
+    Meddle {
+        client: usize,
+        which: usize,
+        how: u8,
+    },
     Pass {
         time: u64,
     },
@@ -263,6 +276,7 @@ impl Step {
                 client,
                 which,
                 wait,
+                then: if how < 128 { how } else { 0 },
             },
             26 if how < 160 => Self::Downgrade { client, which },
             26 => Self::LookAway { client },
@@ -290,6 +304,7 @@ impl Step {
                 key,
                 once: how.is_multiple_of(4),
             },
+            31 if how < 160 => Self::Await { client },
             31 => Self::Question { client },
             32 if how < 128 => Self::Connect { client },
             32 => Self::Metrics { client },
@@ -367,6 +382,7 @@ impl Step {
             56..=58 => Self::Pass {
                 time: 50 * long * MS,
             },
+            59..=62 => Self::Meddle { client, which, how },
             _ => Self::Pass { time: long * MS },
         }
     }
@@ -431,12 +447,12 @@ impl World<'_> {
                 }
             }
             Step::ReleasePermits { client, which, how } => {
-                if let Some(guard) = self.nth_of_permits(*client, *which) {
+                if let Some(guard) = self.nth_with(*client, *which, |it| it.permits > 1) {
                     self.releases_some(*client, guard, *how);
                 }
             }
             Step::Split { client, which } => {
-                if let Some(guard) = self.nth_of_permits(*client, *which) {
+                if let Some(guard) = self.nth_with(*client, *which, |it| it.permits > 1) {
                     self.splits(*client, guard);
                 }
             }
@@ -450,25 +466,24 @@ impl World<'_> {
             }
             Step::Abandon { client, which } => {
                 if let Some(call) = self.nth_call(*client, *which) {
-                    let this = &mut self.clients[*client];
-                    if let Some(it) = this.calls.remove(&call) {
-                        this.gives_up_with(&it.what);
-                    }
-                    self.tell(*client, &Event::Abandon { call });
+                    self.abandons(*client, call);
                 }
             }
+            Step::Meddle { client, which, how } => self.meddles(*client, *which, *how),
             Step::Upgrade {
                 client,
                 which,
                 wait,
+                then,
             } => {
-                if let Some(guard) = self.nth_guard(*client, *which) {
+                if let Some(guard) = self.nth_with(*client, *which, |it| it.mode == 1) {
                     let (what, wait) = (What::Upgrade(guard), *wait);
                     let time = (wait != NONE).then(|| Duration::from_millis(wait));
                     self.calls(*client, what, wait, 1, |call| {
                         let wait = time;
                         Event::Upgrade { call, guard, wait }
                     });
+                    self.meddles(*client, *which, *then);
                 }
             }
             Step::Downgrade { client, which } => {
@@ -527,6 +542,11 @@ impl World<'_> {
                     self.wonders(*client);
                 }
             }
+            Step::Await { client } => {
+                if self.is_running(*client) {
+                    self.calls(*client, What::Flush, NONE, 1, |call| Event::Flush { call });
+                }
+            }
             Step::Connect { client } => {
                 if self.is_running(*client) {
                     self.calls(*client, What::Done, 0, 1, |call| Event::Connect { call });
@@ -556,14 +576,14 @@ impl World<'_> {
                 let now = self.now;
                 let this = &mut self.clients[client];
                 this.stopped_until = this.stopped_until.max(now) + time;
-                this.is_late(now, time);
+                this.is_late(time);
             }
             Step::ReadLate { client, time } => {
                 self.disturbs();
                 let now = self.now;
                 let this = &mut self.clients[client];
                 this.reads_from = this.reads_from.max(now + time);
-                this.is_late(now, time);
+                this.is_late(time);
             }
             Step::Cut {
                 client,
@@ -677,6 +697,64 @@ impl World<'_> {
         }
     }
 
+    fn abandons(&mut self, client: usize, call: u64) {
+        let this = &mut self.clients[client];
+        if let Some(it) = this.calls.remove(&call) {
+            it.what.drops(&mut this.dropped, self.now);
+            this.gives_up_with(&it.what);
+        }
+        self.tell(client, &Event::Abandon { call });
+    }
+
+    fn meddles(&mut self, client: usize, which: usize, how: u8) {
+        let calls = self.clients[client].calls.iter();
+        let mut upgrades = calls.filter(|it| matches!(it.1.what, What::Upgrade(_)));
+        let upgrade = upgrades.next().map(|it| *it.0);
+        let Some(call) = upgrade.or_else(|| self.nth_call(client, which)) else {
+            return;
+        };
+        if how & 1 > 0 {
+            let time = 1_200 * MS;
+            self.interferes(&Step::ReadLate { client, time });
+        }
+        // Its request may have arrived by then.
+        let time = self.below(6 * MS);
+        let number = self.clients[client].number;
+        self.later(time, Happening::Meddled(client, number, call, how));
+    }
+
+    pub(crate) fn has_meddled(&mut self, client: usize, call: u64, how: u8) {
+        let this = &self.clients[client];
+        let key = match this.calls.get(&call).map(|it| &it.what) {
+            Some(What::Upgrade(guard)) => {
+                let guard = this.guards.get(guard);
+                guard.map(|it| it.fences[0].0.clone())
+            }
+            Some(What::Lock(it)) => Some(it.first_key().to_owned()),
+            _ => None,
+        };
+        let key = key.and_then(|key| KEYS.into_iter().position(|it| it == key));
+        let which = usize::from(how >> 4);
+        if let Some(key) = key.filter(|_| how & 2 > 0) {
+            let (host, queue) = (which, how & 16 > 0);
+            self.interferes(&Step::Force { key, host, queue });
+        }
+        if how & 4 > 0 && self.is_running(client) && self.clients[client].calls.contains_key(&call)
+        {
+            self.abandons(client, call);
+        }
+        if let Some(key) = key.filter(|_| how & 8 > 0) {
+            let host = Some(self.at(KEYS[key], which));
+            let how = [Cut::Unseen, Cut::Plain][which / 2 % 2];
+            self.interferes(&Step::Cut {
+                client,
+                host,
+                which,
+                how,
+            });
+        }
+    }
+
     /// Somebody without this client has a lock for a while, or releases it.
     fn others(&mut self, key: &str, host: usize, lease: u64) {
         let host = self.at(key, host);
@@ -727,10 +805,11 @@ impl World<'_> {
         guard.copied().filter(|_| self.is_running(client))
     }
 
-    fn nth_of_permits(&self, client: usize, which: usize) -> Option<u64> {
-        let guards = self.clients[client].guards.iter();
-        let several = guards.filter(|it| it.1.permits > 1).map(|it| *it.0).next();
-        several
+    /// The first that is so, or any.
+    fn nth_with(&self, client: usize, which: usize, is_so: fn(&Guard) -> bool) -> Option<u64> {
+        let mut guards = self.clients[client].guards.iter();
+        let first = guards.find(|it| is_so(it.1)).map(|it| *it.0);
+        first
             .filter(|_| self.is_running(client))
             .or_else(|| self.nth_guard(client, which))
     }
@@ -749,6 +828,11 @@ impl World<'_> {
 }
 
 impl crate::world::Client {
+    /// Until when it does not run, or reads nothing.
+    pub(crate) fn late_until(&self) -> u64 {
+        self.stopped_until.max(self.reads_from)
+    }
+
     /// A fault affects it until then.
     pub(crate) fn is_disturbed(&mut self, until: u64) {
         self.disturbed = self.disturbed.max(until);
@@ -764,8 +848,7 @@ impl crate::world::Client {
     }
 
     /// Nothing reaches its calls for some time.
-    fn is_late(&mut self, now: u64, time: u64) {
-        self.is_disturbed(now + time);
+    fn is_late(&mut self, time: u64) {
         for call in self.calls.values_mut() {
             call.latest = call.latest.map(|it| it + time);
         }

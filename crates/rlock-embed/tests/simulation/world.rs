@@ -130,6 +130,8 @@ pub(crate) struct World<'a> {
     pub(crate) kept: Vec<(String, String, u64)>,
     /// When such a promise was last broken.
     pub(crate) disturbed: u64,
+    /// When a replica last took over, which may not know of the last releases.
+    pub(crate) failed_over: u64,
     /// Until when a dead process may hold something.
     pub(crate) left_until: u64,
     /// No more faults happen.
@@ -154,7 +156,7 @@ pub(crate) struct Client {
     pub(crate) stopped_until: u64,
     /// It reads nothing until then.
     pub(crate) reads_from: u64,
-    /// Until when a fault affects it.
+    /// Until when a fault affects its connections.
     pub(crate) disturbed: u64,
     /// Whether a request of an earlier connection may still be carried out.
     pub(crate) is_unsure: bool,
@@ -201,6 +203,8 @@ pub(crate) enum Happening {
     KeyMoves(&'static str),
     HasMoved,
     Agree(u16),
+    /// With a client's call; the client is the process with this number.
+    Meddled(usize, u8, u64, u8),
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -257,6 +261,7 @@ impl<'a> World<'a> {
             forgotten: Vec::new(),
             kept: Vec::new(),
             disturbed: 0,
+            failed_over: 0,
             left_until: 0,
             is_calm: false,
             is_ending: false,
@@ -394,6 +399,11 @@ impl<'a> World<'a> {
             Happening::KeyMoves(key) => self.key_moves(key),
             Happening::HasMoved => self.has_moved(),
             Happening::Agree(slot) => self.agrees(slot),
+            Happening::Meddled(client, number, call, how) => {
+                if self.clients[client].number == number {
+                    self.has_meddled(client, call, how);
+                }
+            }
         }
     }
 
