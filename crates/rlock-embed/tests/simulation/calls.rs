@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rlock_embed::format::{Fence, NONE};
-use rlock_embed::messages::{Access, Action, Event, Leader, Mode, Owner, Owning, Wanted};
+use rlock_embed::messages::{Access, Action, Ending, Event, Leader, Mode, Owner, Owning, Wanted};
 use rlock_engine::engine::Id;
 use rlock_engine::engine::instant::Instant;
 
@@ -609,7 +609,7 @@ impl World<'_> {
             | Action::Failed { call, .. }
             | Action::Answered { call, .. }
             | Action::Leader { call, .. } => *call,
-            Action::Over { guard, .. } => return self.is_over(client, *guard),
+            Action::Over { guard, why } => return self.is_over(client, *guard, *why),
             Action::Occurred { what, .. } => {
                 let unheard = &mut self.clients[client].unheard;
                 match *what {
@@ -627,8 +627,11 @@ impl World<'_> {
         self.ends(client, call, ended, action);
     }
 
-    fn is_over(&mut self, client: usize, guard: u64) {
+    fn is_over(&mut self, client: usize, guard: u64, why: Ending) {
         self.seen.losses += 1;
+        if why == Ending::EndedByServer {
+            self.check_ended(client, guard);
+        }
         let this = &mut self.clients[client];
         let is_left = this.typed.remaining(guard, self.now) > 0;
         // The shared hold may be lost, and an upgrade may take the lock again.

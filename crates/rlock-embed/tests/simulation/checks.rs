@@ -250,6 +250,25 @@ impl World<'_> {
         }
     }
 
+    /// The server does not have what it is said to have ended.
+    pub(crate) fn check_ended(&mut self, client: usize, guard: u64) {
+        let Some(it) = self.clients[client].guards.get(&guard) else {
+            return;
+        };
+        // What a replica does not know comes back, and later grants may have smaller fences if clocks go back.
+        if it.first < self.failed_over || self.set_back > 0 {
+            return;
+        }
+        let is_there = |(key, fence): &(String, u64)| {
+            let there = self.there(key, &it.owner);
+            there.is_some_and(|it| it.fence == Some(*fence))
+        };
+        if it.fences.iter().all(is_there) {
+            let it = format!("the server has not ended {it:?}");
+            self.is_wrong(|| it);
+        }
+    }
+
     /// A flush has left nothing of what its client dropped before it `began`.
     pub(crate) fn check_dropped(&mut self, client: usize, began: u64) {
         let this = &self.clients[client];

@@ -84,6 +84,7 @@ pub(crate) struct Forgotten {
 /// What a server has of an owner.
 pub(crate) struct There {
     pub(crate) permits: u32,
+    pub(crate) fence: Option<u64>,
     pub(crate) until: u64,
 }
 
@@ -170,7 +171,12 @@ impl World<'_> {
             let held = server.core.store.get(server.core.now, name)?.held()?;
             let holder = held.live(server.core.now, owner)?;
             let (permits, until) = (holder.permits, by_clock(server, holder.deadline));
-            Some(There { permits, until })
+            let fence = holder.fence.map(rlock_core::Fence::get);
+            Some(There {
+                permits,
+                fence,
+                until,
+            })
         };
         if self.kind.is_quorum() {
             let mut all: Vec<_> = (0..self.hosts.len()).filter_map(at).collect();

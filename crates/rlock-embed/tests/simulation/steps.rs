@@ -271,8 +271,8 @@ impl Step {
             21 => Self::ReleasePermits { client, which, how },
             22 if how < 128 => Self::Split { client, which },
             22 => Self::Merge { client },
-            23 | 24 => Self::Abandon { client, which },
-            25 => Self::Upgrade {
+            23 => Self::Abandon { client, which },
+            24 | 25 => Self::Upgrade {
                 client,
                 which,
                 wait,
@@ -476,14 +476,18 @@ impl World<'_> {
                 wait,
                 then,
             } => {
-                if let Some(guard) = self.nth_with(*client, *which, |it| it.mode == 1) {
+                let has_shared =
+                    |it: &usize| self.clients[*it].guards.values().any(|it| it.mode == 1);
+                let mut clients = (0..CLIENTS).map(|it| (client + it) % CLIENTS);
+                let client = clients.find(has_shared).unwrap_or(*client);
+                if let Some(guard) = self.nth_with(client, *which, |it| it.mode == 1) {
                     let (what, wait) = (What::Upgrade(guard), *wait);
                     let time = (wait != NONE).then(|| Duration::from_millis(wait));
-                    self.calls(*client, what, wait, 1, |call| {
+                    self.calls(client, what, wait, 1, |call| {
                         let wait = time;
                         Event::Upgrade { call, guard, wait }
                     });
-                    self.meddles(*client, *which, *then);
+                    self.meddles(client, *which, *then);
                 }
             }
             Step::Downgrade { client, which } => {
@@ -752,6 +756,12 @@ impl World<'_> {
                 which,
                 how,
             });
+        }
+        // The next connection breaks, too.
+        if how & 64 > 0 {
+            let time = self.below(60 * MS);
+            let number = self.clients[client].number;
+            self.later(time, Happening::Meddled(client, number, call, 8));
         }
     }
 
