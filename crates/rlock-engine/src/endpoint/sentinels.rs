@@ -177,10 +177,10 @@ impl Sentinels {
         let late = || all(LATE_COUNTS, true);
         if late().all(|named| named.epoch.is_none()) {
             // Too few to leave a master that others have named a moment ago.
-            if is_up
-                && late().count() <= self.all.len() / 2
+            let age = if is_up { ANSWER_COUNTS } else { LATE_COUNTS };
+            if late().count() <= self.all.len() / 2
                 && let Some((used, true)) = &self.last
-                && all(ANSWER_COUNTS, false).any(|named| self.at(named) == *used)
+                && all(age, false).any(|named| self.at(named) == *used)
             {
                 return Some(vec![used.clone()]);
             }

@@ -67,9 +67,9 @@ enum Phase {
     GivingBack {
         fence: u64,
     },
-    /// Asks for loss reports on the hold that it upgrades: a report must come
-    /// before the grant that an upgrade may still get after a loss.
-    Attaching,
+    /// Asks for loss reports on the hold that it upgrades, by this connection: a
+    /// report must come before the grant that an upgrade may still get after a loss.
+    Attaching(u64),
     Acquiring,
     /// Asks for a lock only if it is free, without loss reports, because the
     /// server's table of watches is full. A loss is then detected by the clock or
@@ -184,7 +184,9 @@ impl Call {
         // end under the guards that hold it.
         (self.live, self.terms) = (Some(live), hold.terms);
         self.is_upgrade = self.ask.is_exclusive() && !hold.ask.is_exclusive();
-        at.engine.set_upgrading(live, self.is_upgrade);
+        if self.is_upgrade {
+            at.engine.set_upgrading(live, true);
+        }
         Next::Ask
     }
 
@@ -192,11 +194,11 @@ impl Call {
         let live = self.hold(at.engine);
         if let Some(hold) = live
             && self.is_upgrade
-            && !matches!(self.phase, Phase::Attaching)
+            && !matches!(self.phase, Phase::Attaching(by) if by == connection)
             && hold.notices_by != connection
             && let Some(request) = hold.attach_request(at.now)
         {
-            self.phase = Phase::Attaching;
+            self.phase = Phase::Attaching(connection);
             return Next::Send(request);
         }
         if self.live.is_none()
@@ -262,7 +264,7 @@ impl Call {
                     .remember_released(at.now, &claims, fence, lease_end);
                 at.pause()
             }
-            (Phase::Attaching, result) => self.attached(at, sent, result),
+            (Phase::Attaching(_), result) => self.attached(at, sent, result),
             (Phase::Acquiring, result) => self.asked(at, sent, result),
             (Phase::AcquiringUnwatched { .. }, Ok(Reply::Fence(fence))) => {
                 // No connection reports its loss.
@@ -561,7 +563,7 @@ impl Call {
 
     /// Ends the call; the server knows nothing of it except its grant.
     fn leave_nothing(&self, engine: &mut Engine, outcome: Outcome) -> Next {
-        if let Some(live) = self.live {
+        if let Some(live) = self.live.filter(|_| self.is_upgrade) {
             engine.set_upgrading(live, false);
         }
         Next::End(outcome)

@@ -387,7 +387,9 @@ impl Engine {
             return false;
         };
         let upgrades = ask.is_exclusive() && !hold.ask.is_exclusive();
-        let same = hold.has_fence(grant.fence) || (upgrades && grant.fence > hold.proof.fence());
+        let may_stay = hold.is_upgrading && self.is_upgrade(hold, grant.fence);
+        let is_larger = grant.fence > hold.proof.fence();
+        let same = hold.has_fence(grant.fence) || ((upgrades || may_stay) && is_larger);
         if !same || !self.extend_validity(now, id, grant) {
             return false;
         }
@@ -487,7 +489,7 @@ impl Engine {
         let Some(hold) = self.holds.get_mut(&id) else {
             return false;
         };
-        if !hold.proof.is_live(now) {
+        if hold.proof.running(now).is_none() {
             self.loss(now, id);
             return false;
         }
@@ -499,7 +501,7 @@ impl Engine {
             hold.asked = grant.sent;
             hold.granted = grant.lease;
             let end = hold.terms.validity_end(grant.sent, grant.lease);
-            if !hold.proof.set_valid_until(now, end) {
+            if !hold.proof.set_running_until(now, end) {
                 self.loss(now, id);
                 return false;
             }
@@ -686,12 +688,15 @@ impl Engine {
             let is_upgraded = || hold.is_upgrading && fence > known && self.is_upgrade(hold, fence);
             fence == known || fence == asked_under || is_upgraded()
         };
-        if fence.is_some_and(is_expected) {
+        if let Some(fence) = fence.filter(|fence| is_expected(*fence)) {
+            hold.proof.set_fence(fence.max(known));
             return true;
         }
         let (claims, lease) = (hold.proof.claims.clone(), hold.terms.lease);
-        self.lose(now, id);
-        if fence.is_some() {
+        if fence.is_none() {
+            self.lose_with_rest(now, id);
+        } else {
+            self.lose(now, id);
             // Nobody waits for this grant: the server and this process disagree
             // on what the owner holds.
             self.undo_unclaimed_grant(now, claims, lease);

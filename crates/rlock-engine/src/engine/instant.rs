@@ -10,22 +10,30 @@ pub(crate) const STARVED: Duration = Duration::from_millis(100);
 /// How many checks in a row came late. Not more than five are repeated, because
 /// some processes are always late.
 #[derive(Debug, Default)]
-pub(crate) struct LateChecks(u8);
+pub(crate) struct LateChecks {
+    repeated: u8,
+    /// When the last look is repeated.
+    next_look: Option<Instant>,
+}
 
 impl LateChecks {
     const MAX: u8 = 5;
 
     /// When to repeat a check that was `due`; none if it counts.
     pub(crate) fn again(&mut self, due: Instant, now: Instant) -> Option<Instant> {
-        let is_repeated = now - due > STARVED && self.0 < Self::MAX;
-        self.0 += u8::from(is_repeated);
+        let is_repeated = now - due > STARVED && self.repeated < Self::MAX;
+        self.repeated += u8::from(is_repeated);
         is_repeated.then(|| now + STARVED)
     }
 
     /// When to look again at something that is over since that moment, if it is.
     pub(crate) fn look(&mut self, since: Option<Instant>, now: Instant) -> Option<Instant> {
         match since {
-            Some(since) => self.again(since, now),
+            Some(since) => {
+                let due = self.next_look.map_or(since, |next| next.max(since));
+                self.next_look = self.again(due, now);
+                self.next_look
+            }
             None => {
                 *self = Self::default();
                 None

@@ -204,7 +204,11 @@ impl Engine {
     pub(super) fn undo_unclaimed_grant(&mut self, now: Instant, claims: Claims, lease: Duration) {
         let task = Task::CleanUp(CleanUp::of(None));
         let deadline = Some(now + lease.max(self.retry_timeout));
-        let work = Work::new(now, self.next_id(), claims, task, deadline);
+        let id = self.next_id();
+        for (awaited, _) in &mut self.flushes {
+            awaited.insert(id);
+        }
+        let work = Work::new(now, id, claims, task, deadline);
         self.start(now, work.in_background());
     }
 }
@@ -376,8 +380,16 @@ impl Leaving {
         if let Some(hold) = hold {
             let (claims, fence) = (hold.proof.claims.clone(), hold.proof.fence());
             let (lease_end, kept) = (hold.latest_end(), hold.kept);
+            let certain = hold.certain_fence();
+            let node = at.work.node;
             at.engine
                 .remember_released(at.now, &claims, fence, lease_end);
+            if let (None, ConnectionState::Up { number, .. }) =
+                (certain, at.engine.connection(node))
+            {
+                at.engine
+                    .remember_undone(at.now, &claims, number, lease_end);
+            }
             // A call that wanted to keep it came too late.
             if kept.is_some_and(|until| until > at.now) {
                 let closed = Outcome::Failed(Error::Closed);

@@ -194,6 +194,12 @@ impl Proof {
         self.change(end.nanos(), |until| now < until)
     }
 
+    /// The same while its lease runs, even if nothing has shown for its grace that its
+    /// connection is alive: what shows it may be unread.
+    pub(super) fn set_running_until(&self, now: Instant, end: Instant) -> bool {
+        self.replace(end.nanos(), |until| now < Instant::from_nanos(until))
+    }
+
     /// Marks it as ended by the server; true if it was live until then.
     pub fn lose(&self, now: Instant) -> bool {
         self.change(ENDED_BY_SERVER, |until| now < until)
@@ -209,13 +215,18 @@ impl Proof {
         self.change(RELEASED, |until| now < until);
     }
 
-    /// Sets `validity` if it is still a moment, and `applies` is true for that.
+    /// Sets `validity` if it is still a moment, and `applies` is true for when it is
+    /// over if nothing more arrives.
     fn change(&self, validity: u64, applies: impl Fn(Instant) -> bool) -> bool {
+        self.replace(validity, |until| applies(self.while_connected(until)))
+    }
+
+    fn replace(&self, validity: u64, applies: impl Fn(u64) -> bool) -> bool {
         let (set, fetch) = (Ordering::AcqRel, Ordering::Acquire);
         self.validity
             .fetch_update(set, fetch, |now| match now {
                 LEASE_ENDED | ENDED_BY_SERVER | RELEASED => None,
-                until => applies(self.while_connected(until)).then_some(validity),
+                until => applies(until).then_some(validity),
             })
             .is_ok()
     }

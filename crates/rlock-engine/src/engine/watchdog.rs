@@ -102,7 +102,8 @@ impl Engine {
             return;
         };
         // Its guards may have noticed its end first.
-        let is_news = !hold.is_reported && hold.proof.loss(now).is_some();
+        let is_running = hold.proof.running(now).is_some();
+        let is_news = !hold.is_reported && !is_running && hold.proof.loss(now).is_some();
         let until = hold.proof.valid_until().or(is_news.then_some(now));
         hold.check_due = until.map(|until| due.map_or(until, |due| until.min(due)));
         let due = hold.next_due(now);

@@ -634,21 +634,34 @@ fn an_upgrade_without_loss_reports_hides_no_loss() {
     }
 }
 
-/// The user may not downgrade. Nobody else had the lock: the owner has it alone from its grant on.
+/// The user may not downgrade. Nobody else had the lock: the owner has it alone from its grant on, while it is renewed, by the
+/// next connection, and if it enters the hold again.
 #[test]
 fn an_upgrade_that_cannot_be_undone_is_no_loss() {
-    let mut it = held(Ask::Shared);
-    it.asks_mode("k", Ask::Exclusive);
-    it.abandons(3);
-    it.answers(1, "RLOCK.ACQUIRE", ":9\r\n");
-    it.answers(1, "RLOCK.CANCEL", ":0\r\n");
-    it.answers(1, "RLOCK.DOWNGRADE", "-NOPERM no\r\n");
-    for _ in 0..60 {
-        it.passes(250);
-        it.answers_each(1, |_| ":9\r\n".to_owned());
+    for (is_renewed, reconnects) in [(true, true), (true, false), (false, false)] {
+        let mut it = held(Ask::Shared);
+        it.asks_mode("k", Ask::Exclusive);
+        it.abandons(3);
+        it.answers(1, "RLOCK.ACQUIRE", ":9\r\n");
+        it.answers(1, "RLOCK.CANCEL", ":0\r\n");
+        it.answers(1, "RLOCK.DOWNGRADE", "-NOPERM no\r\n");
+        for _ in 0..if is_renewed { 60 } else { 0 } {
+            it.passes(250);
+            it.answers_each(1, |_| ":9\r\n".to_owned());
+        }
+        if reconnects {
+            it.reconnects();
+            for _ in 0..10 {
+                it.passes(20);
+                it.answers_each(2, |_| ":9\r\n".to_owned());
+            }
+        } else {
+            it.asks_mode("k", Ask::Shared);
+            it.answers(1, "RLOCK.ACQUIRE", ":9\r\n");
+        }
+        let did = it.did();
+        assert!(!did.contains(&OVER.to_owned()), "{did:?}");
     }
-    let did = it.did();
-    assert!(!did.contains(&OVER.to_owned()), "{did:?}");
 }
 
 /// The server had ended the hold, so a re-entry that nobody waits for took the lock, in shared mode.
@@ -666,4 +679,45 @@ fn what_an_abandoned_re_entry_took_is_released_if_a_downgrade_finds_the_loss() {
     assert!(did.contains(&OVER.to_owned()), "{did:?}");
     it.answers(2, "RLOCK.CANCEL", ":0\r\n");
     it.answers(2, "RLOCK.RELEASE k o ALL", ":0\r\n");
+}
+
+/// The server had ended the hold, so a re-entry that nobody waits for took both keys.
+#[test]
+fn what_an_abandoned_re_entry_took_of_several_keys_is_released_if_a_renewal_finds_the_loss() {
+    let mut it = Played::connected();
+    it.asks_as("o", "a", &["b"], Terms::new());
+    it.answers(1, "RLOCK.MACQUIRE", ":7\r\n");
+    it.asks_as("o", "a", &["b"], Terms::new());
+    it.abandons(3);
+    it.reconnects();
+    it.answers(2, "RLOCK.CANCEL", ":0\r\n");
+    it.passes(1);
+    it.answers(2, "RLOCK.MRENEW o 30000 2 a b FENCE 7", ":0\r\n");
+    let mut released = false;
+    for _ in 0..100 {
+        let did = it.actions();
+        released |= did.iter().any(|line| line.contains("RELEASE"));
+        it.answers_each(2, |_| ":0\r\n".to_owned());
+        it.passes(250);
+    }
+    assert!(released);
+}
+
+/// An abandoned re-entry may have taken the lock again, under another fence. A server that has not heard of the release
+/// answers with that grant.
+#[test]
+fn a_grant_under_an_unknown_fence_that_was_released_is_given_back() {
+    let mut it = held(Ask::Exclusive);
+    it.asks_mode("k", Ask::Exclusive);
+    it.abandons(3);
+    it.reconnects();
+    it.answers(2, "RLOCK.CANCEL", ":0\r\n");
+    it.releases();
+    it.answers(2, "RLOCK.RELEASE k o ALL", ":0\r\n");
+    assert!(it.did().contains(&"call 4: done".to_owned()));
+    it.reconnects();
+    it.asks_mode("k", Ask::Exclusive);
+    it.answers(3, "RLOCK.ACQUIRE", ":8\r\n");
+    let actions = it.actions();
+    assert_eq!(actions.last().unwrap(), "3 RLOCK.RELEASE k o ALL FENCE 8");
 }

@@ -362,3 +362,54 @@ fn a_process_that_stalled_while_it_connects_may_still_read_before_a_call_fails()
     it.stalls(5_200);
     assert_eq!(it.did(), ["connect 1 to h:1"]);
 }
+
+/// The process was stopped, and nothing arrives afterwards.
+#[test]
+fn a_loss_after_a_stall_is_reported_after_one_more_look() {
+    let mut it = Played::connected();
+    let terms = Terms::new().bound(Duration::from_secs(3)).unwrap();
+    it.asks_on("k", terms);
+    it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+    it.did();
+    it.stalls(5_000);
+    let mut after = 0;
+    while !it.did().contains(&"over: its lease ended".to_owned()) {
+        it.passes(10);
+        after += 10;
+        assert!(after < 10_000);
+    }
+    assert!(after <= 120, "{after} ms");
+}
+
+/// A renewal and a heartbeat were answered during the stall. The answer to the renewal, which was sent first, is read first.
+#[test]
+fn a_bound_hold_outlasts_a_stall_although_the_answer_to_an_older_request_is_read_first() {
+    let mut it = Played::connected();
+    let terms = Terms::new().bound(Duration::from_secs(3)).unwrap();
+    it.asks_on("k", terms);
+    it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+    it.actions();
+    let mut renewed = 0;
+    for ms in 0..20_000 {
+        it.passes(1);
+        let actions = it.actions();
+        if actions.iter().any(|line| line.starts_with("1 RLOCK.RENEW")) {
+            renewed = ms;
+        }
+        if renewed > 0 && actions.contains(&"1 PING".to_owned()) {
+            assert!(ms - renewed > 150);
+            break;
+        }
+        if renewed == 0 {
+            it.answers_each(1, |_| "+PONG\r\n".to_owned());
+        }
+    }
+    it.is_paused(2_900);
+    // In one read.
+    it.answers_each(1, |asked| match asked.starts_with("PING") {
+        true => "+PONG\r\n".to_owned(),
+        false => ":7\r\n".to_owned(),
+    });
+    let did = it.did();
+    assert!(!did.iter().any(|it| it.starts_with("over")), "{did:?}");
+}

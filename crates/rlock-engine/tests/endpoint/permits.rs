@@ -312,3 +312,21 @@ fn what_an_abandoned_re_entry_took_is_released_if_a_part_finds_the_loss() {
     it.answers(2, "RLOCK.CANCEL", ":0\r\n");
     it.answers(2, "RLOCK.RELEASE k o ALL", ":0\r\n");
 }
+
+/// A flush has waited for the work that finds out that there is something to undo.
+#[test]
+fn a_flush_waits_for_what_its_clean_up_has_still_to_undo() {
+    let mut it = split();
+    it.asks_mode("k", permits(5));
+    it.reconnects();
+    it.abandons(3);
+    it.drops_mode(permits(2));
+    it.flushes();
+    it.answers(2, "RLOCK.ACQUIRE k o", ":8\r\n");
+    it.answers(2, "RLOCK.CANCEL", ":0\r\n");
+    it.did();
+    it.answers(2, "RLOCK.RELEASE k o PERMITS 2 FENCE 7", "$-1\r\n");
+    let did = it.did();
+    assert!(did.contains(&OVER.to_owned()), "{did:?}");
+    assert!(!did.contains(&"flushed".to_owned()), "{did:?}");
+}

@@ -1451,3 +1451,46 @@ fn a_bound_lock_outlasts_a_stall_whatever_is_read_first() {
         assert!(stalls > 0, "{event}");
     }
 }
+
+/// Two of five have ended their parts. That is read before the answers of one of the others.
+#[test]
+fn a_bound_lock_that_a_majority_holds_outlasts_a_stall_whatever_is_read_first() {
+    // In this order it does.
+    let late = [
+        "answers 2",
+        "answers 3",
+        "answers 4",
+        "answers 5",
+        "loses 1",
+        "loses 2",
+    ];
+    let first = [
+        "answers 2",
+        "answers 3",
+        "answers 4",
+        "loses 1",
+        "loses 2",
+        "answers 5",
+    ];
+    for steps in [late, first] {
+        let mut stalls = 0;
+        for start in (0..14_000).step_by(20) {
+            let mut it = Client::new(5, false);
+            it.takes("connected 5");
+            it.takes("lock ever bound=3000");
+            it.done();
+            it.takes(&format!("passes {start}"));
+            it.takes("silent 12345");
+            it.takes("passes 100");
+            if (0..5).all(|member| it.asked.iter().any(|asked| asked.0 == member)) {
+                it.now = it.now + Duration::from_millis(2_500);
+                for step in steps {
+                    it.takes(step);
+                }
+                assert!(it.ended.is_empty(), "{steps:?} after {start} ms");
+                stalls += 1;
+            }
+        }
+        assert!(stalls > 0);
+    }
+}

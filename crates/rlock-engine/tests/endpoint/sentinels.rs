@@ -421,3 +421,32 @@ fn named_by(asked: &str, host: &str) -> String {
         false => list(&[bulk(host), bulk("6379")]),
     }
 }
+
+/// Three Sentinels tell no epoch. One is alone with an old master. The connections to all others break for a moment.
+#[test]
+fn a_sentinel_alone_moves_no_client_to_an_old_master_after_a_short_outage() {
+    let mut it = Played::new("redis+sentinel://a,b,c/main");
+    it.start();
+    (1..=3).for_each(|number| it.opens(number));
+    it.answers_each(1, |asked| named_by(asked, "old"));
+    it.answers_each(2, |asked| named_by(asked, "m"));
+    it.answers_each(3, |asked| named_by(asked, "m"));
+    it.greeted(4);
+    it.answers(4, "RLOCK.HELP", "*0\r\n");
+    assert!(it.did().contains(&"call 1: done".to_owned()));
+    for _ in 0..10 {
+        it.passes(100);
+        it.answers_each(1, |asked| named_by(asked, "old"));
+        it.answers_each(2, |asked| named_by(asked, "m"));
+        it.answers_each(3, |asked| named_by(asked, "m"));
+    }
+    it.did();
+    (2..=4).for_each(|number| it.ends(number));
+    let mut did = Vec::new();
+    for _ in 0..5 {
+        it.passes(100);
+        it.answers_each(1, |asked| named_by(asked, "old"));
+        did.extend(it.did());
+    }
+    assert!(!did.iter().any(|it| it.contains("to old:6379")), "{did:?}");
+}

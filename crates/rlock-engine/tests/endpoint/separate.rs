@@ -248,3 +248,63 @@ fn a_release_of_permits_that_has_begun_is_not_forgotten() {
     it.drops_mode(permits(1));
     assert!(it.has_sent("1 RLOCK.RELEASE k o PERMITS 3 FENCE 7"));
 }
+
+/// It has been attached to a connection that breaks while the watchdog asks replicas, and its turn comes back only then.
+#[test]
+fn an_upgrade_that_was_attached_to_an_earlier_connection_hides_no_loss() {
+    let terms = Terms::new().replicas(2).unwrap();
+    let mut it = Played::connected();
+    // Another lock, which is renewed first.
+    it.asks_on("a", terms);
+    it.answers(1, "RLOCK.ACQUIRE a", ":5\r\n");
+    it.greeted(2);
+    it.answers_each(2, |asked| usual_of(5, asked));
+    it.passes(1);
+    it.asks_mode_on("k", Ask::Shared, terms);
+    it.answers(1, "RLOCK.ACQUIRE k", ":7\r\n");
+    it.answers_each(2, |asked| usual_of(7, asked));
+    it.ends(1);
+    it.passes(20);
+    it.greeted(3);
+    it.passes(1);
+    it.answers(3, "RLOCK.RENEW a o2 30000 NOTIFY", ":5\r\n");
+    it.greeted(4);
+    it.answers_each(4, |asked| match asked.starts_with("WAIT") {
+        true => ":1\r\n".to_owned(),
+        false => usual_of(5, asked),
+    });
+    it.passes(1);
+    it.asks_mode_on("k", Ask::Exclusive, terms);
+    for _ in 0..2 {
+        it.answers(3, "RLOCK.RENEW k o 30000 NOTIFY", ":7\r\n");
+    }
+    // The server ends the hold of `k`, others have the lock, and it is free again.
+    it.ends(3);
+    it.passes(20);
+    it.greeted(5);
+    it.did();
+    let mut is_granted = false;
+    let mut reply = |asked: &str| {
+        is_granted |= asked.starts_with("RLOCK.ACQUIRE");
+        match asked {
+            asked if asked.contains(" a ") => usual_of(5, asked),
+            asked if asked.contains(" k ") && !is_granted => "$-1\r\n".to_owned(),
+            asked => usual_of(9, asked),
+        }
+    };
+    it.answers_each(5, |asked| reply(asked));
+    it.passes(1);
+    it.answers_each(5, |asked| reply(asked));
+    it.greeted(6);
+    for _ in 0..20 {
+        it.answers_each(6, |asked| reply(asked));
+        it.answers_each(5, |asked| reply(asked));
+        it.passes(100);
+    }
+    let did = it.did();
+    assert!(did.contains(&"call 4: granted 9".to_owned()), "{did:?}");
+    assert!(
+        did.contains(&"over: the server ended it".to_owned()),
+        "{did:?}"
+    );
+}

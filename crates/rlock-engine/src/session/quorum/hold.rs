@@ -81,7 +81,9 @@ impl Hold {
 
     /// Counts again for how long a majority holds; false if it is lost.
     pub(super) fn look(&mut self, now: Instant) -> bool {
-        let is_ended = |part: &Part| part.proof.end_of(now) == Some(Loss::EndedByServer);
+        let is_over = |part: &Part| part.proof.valid_until().is_none();
+        let is_ended =
+            |part: &Part| is_over(part) && part.proof.end_of(now) == Some(Loss::EndedByServer);
         let was_ended = self.parts().any(|(_, part)| is_ended(part));
         self.was_ended |= was_ended;
         if let Some(end) = majority_end(&self.contacts, |proof| live_end(proof, now))
@@ -177,7 +179,7 @@ impl Hold {
         let usable = members.usable(now, Some(terms.lease));
         for contact in &mut self.contacts {
             let part = contact.counted().map(|part| &part.proof);
-            if let Some(until) = part.and_then(|it| it.valid_until().filter(|_| it.is_live(now))) {
+            if let Some(until) = part.and_then(|it| it.running(now)) {
                 alarm = alarm.min(until);
                 continue;
             }
@@ -250,5 +252,6 @@ fn majority_end(
 
 /// Until when a part is valid; none if it is over.
 fn live_end(proof: &Proof, now: Instant) -> Option<Instant> {
-    proof.valid_until().filter(|_| proof.is_live(now))
+    let is_quiet = proof.quiet_end().is_none_or(|end| end <= now);
+    proof.valid_until().filter(|_| !is_quiet)
 }
