@@ -256,7 +256,7 @@ impl World<'_> {
             return;
         };
         // What a replica does not know comes back, and later grants may have smaller fences if clocks go back.
-        if it.first < self.failed_over || self.set_back > 0 {
+        if self.kind.is_quorum() || it.first < self.failed_over || self.set_back > 0 {
             return;
         }
         let is_there = |(key, fence): &(String, u64)| {
