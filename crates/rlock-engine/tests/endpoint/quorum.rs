@@ -1452,6 +1452,33 @@ fn a_bound_lock_outlasts_a_stall_whatever_is_read_first() {
     }
 }
 
+/// But what a caller has seen is final.
+#[test]
+fn a_bound_lock_that_a_caller_has_seen_over_stays_over() {
+    let mut seen = 0;
+    for start in (0..14_000).step_by(20) {
+        let mut it = Client::new(3, false);
+        it.takes("connected");
+        it.takes("lock ever bound=3000");
+        it.done();
+        it.takes(&format!("passes {start}"));
+        it.takes("silent 123");
+        it.takes("passes 100");
+        it.now = it.now + Duration::from_millis(2_500);
+        if it.quorum.remaining(TWO, it.now).is_zero() {
+            for member in 1..=3 {
+                it.takes(&format!("answers {member}"));
+                assert_eq!(it.quorum.remaining(TWO, it.now), Duration::ZERO);
+            }
+            it.handle(Event::Tick);
+            it.takes("passes 200");
+            assert_eq!(it.ended, [Loss::LeaseEnded], "after {start} ms");
+            seen += 1;
+        }
+    }
+    assert!(seen > 0);
+}
+
 /// Two of five have ended their parts. That is read before the answers of one of the others.
 #[test]
 fn a_bound_lock_that_a_majority_holds_outlasts_a_stall_whatever_is_read_first() {
