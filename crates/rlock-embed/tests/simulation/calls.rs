@@ -664,7 +664,7 @@ impl World<'_> {
                         .is_wrong(|| format!("{asked:?} was asked for: {owner} {fences:?}"));
                 }
                 let by = self.main_wire(client, asked.first_key());
-                let by = by.filter(|_| !asked.owner.contains(":a"));
+                let by = by.filter(|_| asked.keys.len() == 1 && !asked.owner.contains(":a"));
                 let it = Guard {
                     fences,
                     owner: asked.owner,

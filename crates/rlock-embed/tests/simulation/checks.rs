@@ -103,7 +103,9 @@ impl World<'_> {
                     }
                     continue;
                 }
-                it.dead_since = None;
+                if it.dead_since.is_some() {
+                    wrong = Some(format!("client {client}: it was seen to be over: {it:?}"));
+                }
                 if !is_quorum && !self.is_doubtful(client, it) {
                     wrong = wrong.or(self.wrong_hold(client, it));
                 }
@@ -261,7 +263,8 @@ impl World<'_> {
         }
         let is_there = |(key, fence): &(String, u64)| {
             let there = self.there(key, &it.owner);
-            there.is_some_and(|it| it.fence == Some(*fence))
+            let has_ended = self.is_forgotten(key, &it.owner, *fence);
+            there.is_some_and(|it| it.fence == Some(*fence)) && !has_ended
         };
         if it.fences.iter().all(is_there) {
             let it = format!("the server has not ended {it:?}");

@@ -119,8 +119,9 @@ impl Hold {
         let end = majority_end(&self.contacts, |proof| live_end(proof, now));
         if end.is_none() {
             // What a caller has seen is final, and each part reports its loss.
-            self.parts()
-                .for_each(|(_, part)| drop(part.proof.loss(now)));
+            for (_, part) in self.parts() {
+                _ = part.proof.loss(now);
+            }
         }
         let end = end.filter(|_| self.proof.is_live(now));
         end.map_or(Duration::ZERO, |end| end - now)
