@@ -30,6 +30,10 @@ impl LateChecks {
     pub(crate) fn look(&mut self, since: Option<Instant>, now: Instant) -> Option<Instant> {
         match since {
             Some(since) => {
+                // Something else happens before the next look.
+                if let Some(next) = self.next_look.filter(|next| now < *next) {
+                    return Some(next);
+                }
                 let due = self.next_look.map_or(since, |next| next.max(since));
                 self.next_look = self.again(due, now);
                 self.next_look

@@ -738,6 +738,7 @@ impl Extension {
                 if at
                     .engine
                     .renewed(at.now, self.hold, sent, self.asked, fence)
+                    && at.engine.loss(at.now, self.hold).is_none()
                 {
                     return Next::End(Outcome::Done);
                 }

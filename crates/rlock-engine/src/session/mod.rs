@@ -756,13 +756,37 @@ impl Session {
     /// release waits for that.
     fn end_guard(&mut self, number: Id) -> Option<Guard> {
         let guard = self.remove_guard(number)?;
-        for call in &guard.upgrades {
-            if let Some(Progress::Upgrade { .. }) = self.calls.get(call) {
-                self.fail(*call, Error::Lost(Loss::Released));
-                self.abandon(self.now, *call);
-            }
+        let is_open = |call: &Id| matches!(self.calls.get(call), Some(Progress::Upgrade { .. }));
+        // The last one first: none of them gets the turn of another.
+        let open = guard.upgrades.iter().rev().copied();
+        let open: Vec<_> = open.filter(is_open).collect();
+        for call in &open {
+            self.fail(*call, Error::Lost(Loss::Released));
+            self.abandon(self.now, *call);
+        }
+        if !open.is_empty() {
+            self.forget_outcomes(&open);
         }
         Some(guard)
+    }
+
+    /// Takes back what the engine had decided for these calls before it learned that
+    /// nobody waits for them.
+    fn forget_outcomes(&mut self, calls: &[Id]) {
+        while let Some(action) = self.endpoint.poll_action() {
+            match action {
+                endpoint::Action::Resolve { call, outcome } if calls.contains(&call) => {
+                    if let endpoint::Outcome::Lock(engine::Outcome::Granted(proof, ask)) = outcome {
+                        let hold = proof.hold;
+                        self.tell(engine::Event::Untaken { call, hold, ask });
+                    }
+                }
+                action => {
+                    let action = self.carry_out(action);
+                    self.actions.extend(action);
+                }
+            }
+        }
     }
 
     fn holds(&self, guard: Id) -> Vec<Id> {

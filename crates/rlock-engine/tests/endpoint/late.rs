@@ -413,3 +413,49 @@ fn a_bound_hold_outlasts_a_stall_although_the_answer_to_an_older_request_is_read
     let did = it.did();
     assert!(!did.iter().any(|it| it.starts_with("over")), "{did:?}");
 }
+
+/// Nothing newer than the extension was answered, so the hold is over when its answer is read.
+#[test]
+fn an_extension_of_a_hold_that_is_over_is_not_done() {
+    let mut it = Played::connected();
+    let terms = Terms::new().bound(Duration::from_secs(3)).unwrap();
+    it.asks_on("k", terms);
+    it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+    it.did();
+    it.extends(Duration::from_secs(60));
+    it.is_paused(3_500);
+    it.answers(1, "RLOCK.RENEW", ":7\r\n");
+    let remaining = it.proofs[0].remaining(it.now());
+    let did = it.did();
+    assert_eq!(remaining, Duration::ZERO);
+    assert!(!did.contains(&"call 3: done".to_owned()), "{did:?}");
+}
+
+/// An older answer is read by itself after the timers have fired, and then the heartbeat's.
+#[test]
+fn a_bound_hold_outlasts_a_stall_although_timers_fire_first() {
+    let mut it = Played::connected();
+    let terms = Terms::new().bound(Duration::from_secs(3)).unwrap();
+    it.asks_on("k", terms);
+    it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+    it.actions();
+    let mut renewed = 0;
+    for ms in 0..20_000 {
+        it.passes(1);
+        let actions = it.actions();
+        if actions.iter().any(|line| line.starts_with("1 RLOCK.RENEW")) {
+            renewed = ms;
+        }
+        if renewed > 0 && actions.contains(&"1 PING".to_owned()) {
+            break;
+        }
+        if renewed == 0 {
+            it.answers_each(1, |_| "+PONG\r\n".to_owned());
+        }
+    }
+    it.stalls(2_900);
+    it.answers(1, "RLOCK.RENEW", ":7\r\n");
+    it.answers(1, "PING", "+PONG\r\n");
+    let did = it.did();
+    assert!(!did.iter().any(|it| it.starts_with("over")), "{did:?}");
+}

@@ -1521,3 +1521,63 @@ fn a_bound_lock_that_a_majority_holds_outlasts_a_stall_whatever_is_read_first() 
         assert!(stalls > 0);
     }
 }
+
+/// Two of five have ended their parts, and that is read before the answers of the three others.
+#[test]
+fn a_bound_lock_outlasts_a_stall_if_two_losses_are_read_before_any_answer() {
+    for steps in [
+        ["loses 1", "loses 2", "answers 3", "answers 4", "answers 5"],
+        ["answers 3", "loses 1", "loses 2", "answers 4", "answers 5"],
+        // In this order it does.
+        ["answers 3", "answers 4", "answers 5", "loses 1", "loses 2"],
+    ] {
+        let mut stalls = 0;
+        let mut lost = 0;
+        for start in (0..14_000).step_by(20) {
+            let mut it = Client::new(5, false);
+            it.takes("connected 5");
+            it.takes("lock ever bound=3000");
+            it.done();
+            it.takes(&format!("passes {start}"));
+            it.takes("silent 12345");
+            it.takes("passes 100");
+            if (0..5).all(|member| it.asked.iter().any(|asked| asked.0 == member)) {
+                it.now = it.now + Duration::from_millis(2_500);
+                for step in steps {
+                    it.takes(step);
+                }
+                lost += usize::from(!it.ended.is_empty());
+                stalls += 1;
+            }
+        }
+        assert!(stalls > 0);
+        assert_eq!(lost, 0, "{steps:?}, of {stalls}");
+    }
+}
+
+/// The timers fire first, then the loss of one of three is read, then the answers of the others.
+#[test]
+fn a_bound_lock_outlasts_a_stall_if_a_tick_and_a_loss_come_before_the_answers() {
+    for (event, rest) in [("loses 1", "loses"), ("answers 1", "answers")] {
+        let (mut stalls, mut lost) = (0, 0);
+        for start in (0..14_000).step_by(20) {
+            let mut it = Client::new(3, false);
+            it.takes("connected");
+            it.takes("lock ever bound=3000");
+            it.done();
+            it.takes(&format!("passes {start}"));
+            it.takes("silent 123");
+            it.takes("passes 100");
+            if (0..3).all(|member| it.asked.iter().any(|asked| asked.0 == member)) {
+                it.takes("stalls 2500");
+                it.takes(event);
+                it.takes("answers 2");
+                it.takes("answers 3");
+                lost += usize::from(!it.ended.is_empty());
+                stalls += 1;
+            }
+        }
+        assert!(stalls > 0);
+        assert_eq!(lost, 0, "{rest} of {stalls}");
+    }
+}

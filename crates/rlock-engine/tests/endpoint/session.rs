@@ -969,3 +969,44 @@ fn a_listener_hears_of_renewals_and_connections() {
         "{occurred:?}"
     );
 }
+
+/// None of them gets the turn of another, although the time of one is over.
+#[test]
+fn each_upgrade_of_a_guard_that_ends_fails_once() {
+    let mut it = Client::holds(Ask::Shared);
+    it.calls(upgrade());
+    it.answers("RLOCK.ACQUIRE", "+WAITING\r\n");
+    let (guard, queueing) = (
+        Id::of_number(2),
+        Queueing::at_most(Duration::from_millis(3)).unwrap(),
+    );
+    it.calls(Call::Upgrade { guard, queueing });
+    it.calls(upgrade());
+    it.did();
+    it.now = it.now + Duration::from_millis(5);
+    it.calls(release(None));
+    let did = it.did();
+    let ended = |call: u64| {
+        did.iter()
+            .filter(|it| it.starts_with(&format!("{call} ")))
+            .count()
+    };
+    assert_eq!([3, 4, 5].map(ended), [1, 1, 1], "{did:?}");
+}
+
+/// The grant of the upgrade has been read, but not handed out, when its guard is dropped.
+#[test]
+fn a_call_ends_once_if_its_guard_is_dropped_before_actions_are_polled() {
+    let mut it = Client::holds(Ask::Shared);
+    it.calls(upgrade());
+    it.did();
+    it.unanswered.clear();
+    let connection = it.connection.unwrap();
+    let bytes = b":9\r\n";
+    it.machine
+        .handle(it.now, Event::Received { connection, bytes });
+    it.drops(2);
+    let did = it.did();
+    let ends = did.iter().filter(|line| line.starts_with("3 ")).count();
+    assert_eq!(ends, 1, "{did:?}");
+}
