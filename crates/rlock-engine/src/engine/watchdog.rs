@@ -154,6 +154,11 @@ impl Engine {
                 return self.set_timer(id, due);
             }
         }
+        self.check(now, id);
+    }
+
+    /// Renews it, or finds out that it is lost or that its connection is silent.
+    fn check(&mut self, now: Instant, id: Id) {
         let loss = self.loss(now, id);
         let Some(node) = self.holds.get(&id).map(|hold| hold.node) else {
             return;

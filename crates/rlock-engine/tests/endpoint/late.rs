@@ -363,14 +363,41 @@ fn a_process_that_stalled_while_it_connects_may_still_read_before_a_call_fails()
     assert_eq!(it.did(), ["connect 1 to h:1"]);
 }
 
-/// The process was stopped, and nothing arrives afterwards.
-#[test]
-fn a_loss_after_a_stall_is_reported_after_one_more_look() {
+/// A hold that is bound for three seconds.
+fn bound() -> Played {
     let mut it = Played::connected();
     let terms = Terms::new().bound(Duration::from_secs(3)).unwrap();
     it.asks_on("k", terms);
     it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
-    it.did();
+    it.actions();
+    it
+}
+
+/// The same; a renewal has no answer yet, nor has a heartbeat that was sent later.
+fn bound_and_asked() -> Played {
+    let mut it = bound();
+    let mut renewed = 0;
+    for ms in 0..20_000 {
+        it.passes(1);
+        let actions = it.actions();
+        if actions.iter().any(|line| line.starts_with("1 RLOCK.RENEW")) {
+            renewed = ms;
+        }
+        if renewed > 0 && actions.contains(&"1 PING".to_owned()) {
+            assert!(ms - renewed > 150);
+            return it;
+        }
+        if renewed == 0 {
+            it.answers_each(1, |_| "+PONG\r\n".to_owned());
+        }
+    }
+    panic!("no heartbeat after a renewal");
+}
+
+/// The process was stopped, and nothing arrives afterwards.
+#[test]
+fn a_loss_after_a_stall_is_reported_after_one_more_look() {
+    let mut it = bound();
     it.stalls(5_000);
     let mut after = 0;
     while !it.did().contains(&"over: its lease ended".to_owned()) {
@@ -384,26 +411,7 @@ fn a_loss_after_a_stall_is_reported_after_one_more_look() {
 /// A renewal and a heartbeat were answered during the stall. The answer to the renewal, which was sent first, is read first.
 #[test]
 fn a_bound_hold_outlasts_a_stall_although_the_answer_to_an_older_request_is_read_first() {
-    let mut it = Played::connected();
-    let terms = Terms::new().bound(Duration::from_secs(3)).unwrap();
-    it.asks_on("k", terms);
-    it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
-    it.actions();
-    let mut renewed = 0;
-    for ms in 0..20_000 {
-        it.passes(1);
-        let actions = it.actions();
-        if actions.iter().any(|line| line.starts_with("1 RLOCK.RENEW")) {
-            renewed = ms;
-        }
-        if renewed > 0 && actions.contains(&"1 PING".to_owned()) {
-            assert!(ms - renewed > 150);
-            break;
-        }
-        if renewed == 0 {
-            it.answers_each(1, |_| "+PONG\r\n".to_owned());
-        }
-    }
+    let mut it = bound_and_asked();
     it.is_paused(2_900);
     // In one read.
     it.answers_each(1, |asked| match asked.starts_with("PING") {
@@ -417,11 +425,7 @@ fn a_bound_hold_outlasts_a_stall_although_the_answer_to_an_older_request_is_read
 /// Nothing newer than the extension was answered, so the hold is over when its answer is read.
 #[test]
 fn an_extension_of_a_hold_that_is_over_is_not_done() {
-    let mut it = Played::connected();
-    let terms = Terms::new().bound(Duration::from_secs(3)).unwrap();
-    it.asks_on("k", terms);
-    it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
-    it.did();
+    let mut it = bound();
     it.extends(Duration::from_secs(60));
     it.is_paused(3_500);
     it.answers(1, "RLOCK.RENEW", ":7\r\n");
@@ -434,25 +438,7 @@ fn an_extension_of_a_hold_that_is_over_is_not_done() {
 /// An older answer is read by itself after the timers have fired, and then the heartbeat's.
 #[test]
 fn a_bound_hold_outlasts_a_stall_although_timers_fire_first() {
-    let mut it = Played::connected();
-    let terms = Terms::new().bound(Duration::from_secs(3)).unwrap();
-    it.asks_on("k", terms);
-    it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
-    it.actions();
-    let mut renewed = 0;
-    for ms in 0..20_000 {
-        it.passes(1);
-        let actions = it.actions();
-        if actions.iter().any(|line| line.starts_with("1 RLOCK.RENEW")) {
-            renewed = ms;
-        }
-        if renewed > 0 && actions.contains(&"1 PING".to_owned()) {
-            break;
-        }
-        if renewed == 0 {
-            it.answers_each(1, |_| "+PONG\r\n".to_owned());
-        }
-    }
+    let mut it = bound_and_asked();
     it.stalls(2_900);
     it.answers(1, "RLOCK.RENEW", ":7\r\n");
     it.answers(1, "PING", "+PONG\r\n");

@@ -1424,31 +1424,49 @@ fn a_bound_lock_outlasts_a_stall_after_which_all_have_answered() {
     }
 }
 
+/// A bound lock of that many members, after `start` ms, whose requests of the last 100 ms have no answer yet.
+fn bound_and_silent(members: usize, start: usize) -> Client {
+    let mut it = Client::new(members, false);
+    it.takes(if members == 3 {
+        "connected"
+    } else {
+        "connected 5"
+    });
+    it.takes("lock ever bound=3000");
+    it.done();
+    it.takes(&format!("passes {start}"));
+    it.takes(&format!("silent {}", &"12345"[..members]));
+    it.takes("passes 100");
+    it
+}
+
+/// All have been asked for something when the process stops for 2.5 s, and have answered it at once. With `ticks` its timers
+/// fire before it reads.
+fn outlasts_stalls(members: usize, ticks: bool, steps: &[&str]) {
+    let mut stalls = 0;
+    for start in (0..14_000).step_by(20) {
+        let mut it = bound_and_silent(members, start);
+        if (0..members).all(|member| it.asked.iter().any(|asked| asked.0 == member)) {
+            match ticks {
+                true => it.takes("stalls 2500"),
+                false => it.now = it.now + Duration::from_millis(2_500),
+            }
+            for step in steps {
+                it.takes(step);
+            }
+            assert!(it.ended.is_empty(), "{steps:?} after {start} ms");
+            stalls += 1;
+        }
+    }
+    assert!(stalls > 0, "{steps:?}");
+}
+
 /// The same if the quorum's own look at the lock was due during the stall, or if the loss of one part is read before the
 /// answers of the others.
 #[test]
 fn a_bound_lock_outlasts_a_stall_whatever_is_read_first() {
-    for event in ["answers", "loses", "cut", "down"] {
-        let mut stalls = 0;
-        for start in (0..14_000).step_by(20) {
-            let mut it = Client::new(3, false);
-            it.takes("connected");
-            it.takes("lock ever bound=3000");
-            it.done();
-            it.takes(&format!("passes {start}"));
-            it.takes("silent 123");
-            it.takes("passes 100");
-            // All have been asked for something, and answer it at once.
-            if (0..3).all(|member| it.asked.iter().any(|asked| asked.0 == member)) {
-                it.now = it.now + Duration::from_millis(2_500);
-                it.takes(&format!("{event} 1"));
-                it.takes("answers 2");
-                it.takes("answers 3");
-                assert!(it.ended.is_empty(), "{event} after {start} ms");
-                stalls += 1;
-            }
-        }
-        assert!(stalls > 0, "{event}");
+    for event in ["answers 1", "loses 1", "cut 1", "down 1"] {
+        outlasts_stalls(3, false, &[event, "answers 2", "answers 3"]);
     }
 }
 
@@ -1457,13 +1475,7 @@ fn a_bound_lock_outlasts_a_stall_whatever_is_read_first() {
 fn a_bound_lock_that_a_caller_has_seen_over_stays_over() {
     let mut seen = 0;
     for start in (0..14_000).step_by(20) {
-        let mut it = Client::new(3, false);
-        it.takes("connected");
-        it.takes("lock ever bound=3000");
-        it.done();
-        it.takes(&format!("passes {start}"));
-        it.takes("silent 123");
-        it.takes("passes 100");
+        let mut it = bound_and_silent(3, start);
         it.now = it.now + Duration::from_millis(2_500);
         if it.quorum.remaining(TWO, it.now).is_zero() {
             for member in 1..=3 {
@@ -1479,105 +1491,26 @@ fn a_bound_lock_that_a_caller_has_seen_over_stays_over() {
     assert!(seen > 0);
 }
 
-/// Two of five have ended their parts. That is read before the answers of one of the others.
+/// Two of five have ended their parts. That is read before some or all answers of the others.
 #[test]
 fn a_bound_lock_that_a_majority_holds_outlasts_a_stall_whatever_is_read_first() {
-    // In this order it does.
-    let late = [
-        "answers 2",
-        "answers 3",
-        "answers 4",
-        "answers 5",
-        "loses 1",
-        "loses 2",
-    ];
-    let first = [
-        "answers 2",
-        "answers 3",
-        "answers 4",
-        "loses 1",
-        "loses 2",
-        "answers 5",
-    ];
-    for steps in [late, first] {
-        let mut stalls = 0;
-        for start in (0..14_000).step_by(20) {
-            let mut it = Client::new(5, false);
-            it.takes("connected 5");
-            it.takes("lock ever bound=3000");
-            it.done();
-            it.takes(&format!("passes {start}"));
-            it.takes("silent 12345");
-            it.takes("passes 100");
-            if (0..5).all(|member| it.asked.iter().any(|asked| asked.0 == member)) {
-                it.now = it.now + Duration::from_millis(2_500);
-                for step in steps {
-                    it.takes(step);
-                }
-                assert!(it.ended.is_empty(), "{steps:?} after {start} ms");
-                stalls += 1;
-            }
-        }
-        assert!(stalls > 0);
-    }
-}
-
-/// Two of five have ended their parts, and that is read before the answers of the three others.
-#[test]
-fn a_bound_lock_outlasts_a_stall_if_two_losses_are_read_before_any_answer() {
     for steps in [
-        ["loses 1", "loses 2", "answers 3", "answers 4", "answers 5"],
-        ["answers 3", "loses 1", "loses 2", "answers 4", "answers 5"],
-        // In this order it does.
-        ["answers 3", "answers 4", "answers 5", "loses 1", "loses 2"],
+        // In these orders it always did.
+        "answers 2, answers 3, answers 4, answers 5, loses 1, loses 2",
+        "answers 3, answers 4, answers 5, loses 1, loses 2",
+        "answers 2, answers 3, answers 4, loses 1, loses 2, answers 5",
+        "answers 3, loses 1, loses 2, answers 4, answers 5",
+        "loses 1, loses 2, answers 3, answers 4, answers 5",
     ] {
-        let mut stalls = 0;
-        let mut lost = 0;
-        for start in (0..14_000).step_by(20) {
-            let mut it = Client::new(5, false);
-            it.takes("connected 5");
-            it.takes("lock ever bound=3000");
-            it.done();
-            it.takes(&format!("passes {start}"));
-            it.takes("silent 12345");
-            it.takes("passes 100");
-            if (0..5).all(|member| it.asked.iter().any(|asked| asked.0 == member)) {
-                it.now = it.now + Duration::from_millis(2_500);
-                for step in steps {
-                    it.takes(step);
-                }
-                lost += usize::from(!it.ended.is_empty());
-                stalls += 1;
-            }
-        }
-        assert!(stalls > 0);
-        assert_eq!(lost, 0, "{steps:?}, of {stalls}");
+        let steps: Vec<_> = steps.split(", ").collect();
+        outlasts_stalls(5, false, &steps);
     }
 }
 
 /// The timers fire first, then the loss of one of three is read, then the answers of the others.
 #[test]
 fn a_bound_lock_outlasts_a_stall_if_a_tick_and_a_loss_come_before_the_answers() {
-    for (event, rest) in [("loses 1", "loses"), ("answers 1", "answers")] {
-        let (mut stalls, mut lost) = (0, 0);
-        for start in (0..14_000).step_by(20) {
-            let mut it = Client::new(3, false);
-            it.takes("connected");
-            it.takes("lock ever bound=3000");
-            it.done();
-            it.takes(&format!("passes {start}"));
-            it.takes("silent 123");
-            it.takes("passes 100");
-            if (0..3).all(|member| it.asked.iter().any(|asked| asked.0 == member)) {
-                it.takes("stalls 2500");
-                it.takes(event);
-                it.takes("answers 2");
-                it.takes("answers 3");
-                lost += usize::from(!it.ended.is_empty());
-                stalls += 1;
-            }
-        }
-        assert!(stalls > 0);
-        assert_eq!(lost, 0, "{rest} of {stalls}");
+    for event in ["loses 1", "answers 1"] {
+        outlasts_stalls(3, true, &[event, "answers 2", "answers 3"]);
     }
 }
