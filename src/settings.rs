@@ -224,21 +224,23 @@ fn set_from_line(setting: Setting, value: &Text) -> Result<(), String> {
             .filter(|new| (min.into()..=max.into()).contains(new))
             .and_then(|new| i64::try_from(new).ok())
             .ok_or_else(|| wrong(&format!("a whole number from {min} to {max}")))?,
-        SettingKind::Flag { .. } => match value.bytes() {
-            b"yes" => 1,
-            b"no" => 0,
-            _ => return Err(wrong("yes or no")),
-        },
+        SettingKind::Flag { .. } => {
+            place_of(value, &["no", "yes"]).ok_or_else(|| wrong("yes or no"))?
+        }
         SettingKind::Choice(words) => {
-            let mut numbered = (0..).zip(words);
-            let named = numbered.find(|(_, word)| word.as_bytes() == value.bytes());
-            let named = named.ok_or_else(|| wrong(&format!("one of {}", words.join(", "))))?;
-            named.0
+            place_of(value, words).ok_or_else(|| wrong(&format!("one of {}", words.join(", "))))?
         }
         SettingKind::Text { .. } => return set_prefix(value),
     };
     set(setting as usize, new);
     Ok(())
+}
+
+/// Which of these words it is, in any case, as with `CONFIG SET`.
+fn place_of(value: &Text, words: &[&str]) -> Option<i64> {
+    let mut numbered = (0..).zip(words);
+    let is_it = |word: &str| value.bytes().eq_ignore_ascii_case(word.as_bytes());
+    Some(numbered.find(|(_, word)| is_it(word))?.0)
 }
 
 /// Sets the prefix of the unlock channel.
