@@ -91,6 +91,19 @@ impl Locks {
         watch.is_some_and(|watch| watch.binding.is_some())
     }
 
+    /// The fence of an owner's hold, and the listener for its loss.
+    pub(super) fn listener_of(
+        &self,
+        queue: QueueId,
+        owner: &[u8],
+    ) -> Option<(Fence, Arc<Listener>)> {
+        let known = self.table.watch_of(queue, owner);
+        let watch = self
+            .table
+            .watch(known.filter(|id| !self.is_watch_stale(*id))?)?;
+        Some((watch.fence, watch.notice.clone()?))
+    }
+
     fn queue_to_remember_in(&mut self, name: Name<'_>, is_new: bool) -> Option<QueueId> {
         if is_new {
             Some(self.table.find_or_insert(name))
@@ -99,7 +112,7 @@ impl Locks {
         }
     }
 
-    fn keep_watch(
+    pub(super) fn keep_watch(
         &mut self,
         queue: QueueId,
         owner: &[u8],
@@ -280,6 +293,8 @@ pub struct Granted {
     pub waited: Duration,
     /// Whether it already held the lock, and was upgraded.
     pub(super) was_upgraded: bool,
+    /// The fence of its owner's earlier hold, and the listener for the loss.
+    pub(super) replaced: Option<(Fence, Arc<Listener>)>,
     /// The numbers of its places, in the order of the keys.
     pub(super) places: Places,
 }

@@ -5,6 +5,8 @@
 //! Clients outside the queue, such as clients of Redisson, are treated fairly:
 //! after many hand-offs in a row the lock is left free for a moment.
 
+use std::sync::Arc;
+
 use super::grant::Places;
 use crate::table::{Check, Queue, QueueId, Streak};
 use crate::{
@@ -129,6 +131,11 @@ impl Locks {
             if let Some(watch) = self.table.watch_of(id, owner) {
                 self.table.remove_watch(watch);
             }
+            // Settling reports the loss of the earlier hold.
+            if let Some((fence, listener)) = &granted.replaced {
+                let listener = Some(Arc::clone(listener));
+                self.keep_watch(id, owner, *fence, listener, None, None);
+            }
         }
         self.keep_place(now, &[name], granted);
         true
@@ -245,6 +252,7 @@ impl Locks {
     ) -> Granted {
         let was_upgraded = ticket.is_upgrade
             && matches!(hold, Hold::Shared(shared) if shared.get(&ticket.owner).is_some());
+        let replaced = self.listener_of(ticket.queue, &ticket.owner);
         let fence = self.fences.next(now, [name]);
         let extras = ticket.extras.as_deref().cloned().unwrap_or_default();
         hold.grant(now, &ticket.owner, &ticket.options, extras, fence);
@@ -256,6 +264,7 @@ impl Locks {
         Granted {
             waited: now.since(ticket.since),
             was_upgraded,
+            replaced,
             ticket,
             fence,
             places,
@@ -432,6 +441,7 @@ impl Locks {
             ticket,
             fence,
             was_upgraded: false,
+            replaced: None,
             places: Places::Several(members.into()),
         })
     }

@@ -111,7 +111,8 @@ impl Model {
         self.end_call(front.id, "kept for a grant without a listener");
         if self.locks[at].data.holder(&front.owner).is_some() {
             // It counts as disconnected, like the holder of an undelivered grant.
-            self.give_back(at, &front.owner, upgrade);
+            self.end_hold(at, &front.owner);
+            self.locks[at].owes_message |= upgrade;
         }
     }
 
