@@ -322,7 +322,6 @@ impl World<'_> {
             }
             if let Some((last, of)) = self.fences.get(&key)
                 && (*last > fence || *last == fence && *of != owner)
-                && *of != owner
             {
                 let text = format!("{it:?} comes after the fence {last} of {of}");
                 return self.is_wrong(|| text);

@@ -488,7 +488,14 @@ impl Call {
     }
 
     fn granted(&mut self, at: &mut Context<'_>, fence: u64, sent: Sent) -> Next {
-        if self.live.is_none() && self.was_given_up(at, fence) {
+        let live = self.hold(at.engine).map(|hold| &hold.proof);
+        let older = live.filter(|live| fence < live.fence());
+        let older = older.map(|live| live.hold);
+        if let Some(lost) = older {
+            // The server has forgotten this hold, or never knew it.
+            at.engine.lose(at.now, lost);
+        }
+        if older.is_some() || self.hold(at.engine).is_none() && self.was_given_up(at, fence) {
             let claims = at.work.claims.clone();
             self.phase = Phase::GivingBack { fence };
             let fence = Some(fence);

@@ -397,6 +397,15 @@ impl Engine {
         true
     }
 
+    /// Asks for loss reports by this connection, if it was extended before its check
+    /// there. If the server refuses them, each extension asks once.
+    fn watch_soon(&mut self, now: Instant, id: Id) {
+        let hold = self.holds.get(&id);
+        if hold.is_some_and(|hold| !self.is_watched(hold) && hold.renewing.is_none()) {
+            self.check_at(now, id, Some(now));
+        }
+    }
+
     /// Renews the holds that are due and have waited for others.
     pub(super) fn renew_waiting(&mut self, now: Instant, node: Node) {
         let ConnectionState::Up { number, .. } = self.connection(node) else {
@@ -745,6 +754,7 @@ impl Extension {
                     .renewed(at.now, self.hold, sent, self.asked, fence)
                     && at.engine.loss(at.now, self.hold).is_none()
                 {
+                    at.engine.watch_soon(at.now, self.hold);
                     return Next::End(Outcome::Done);
                 }
                 let loss = at.engine.loss(at.now, self.hold);

@@ -1491,6 +1491,43 @@ fn a_bound_lock_that_a_caller_has_seen_over_stays_over() {
     assert!(seen > 0);
 }
 
+/// Nor does a member change that whose part has not confirmed the fence of the lock when this process stops.
+#[test]
+fn a_bound_lock_that_a_caller_has_seen_over_stays_over_while_a_part_is_raised() {
+    let mut seen = 0;
+    for running in (50..1_200).step_by(50) {
+        let mut it = Client::new(3, false);
+        for step in [
+            "connected",
+            "silent 2",
+            "lock ever bound=3000",
+            "silent 1",
+            "passes 300",
+        ] {
+            it.takes(step);
+        }
+        // Member 2 grants, and does not answer when its fence is raised.
+        let at = it.asked.iter().position(|asked| asked.0 == 1).unwrap();
+        let (_, asked) = it.asked.remove(at).unwrap();
+        assert!(asked.starts_with("RLOCK.ACQUIRE"), "{asked}");
+        let reply = it.members[1].reply(&asked);
+        let (connection, bytes) = (it.members[1].connection.unwrap(), reply.as_bytes());
+        it.handle(Event::Received { connection, bytes });
+        it.takes(&format!("passes {running}"));
+        it.now = it.now + Duration::from_millis(2_800 - running);
+        if it.ended.is_empty() && it.quorum.remaining(TWO, it.now).is_zero() {
+            seen += 1;
+            it.takes("answers 2");
+            assert_eq!(
+                it.quorum.remaining(TWO, it.now),
+                Duration::ZERO,
+                "{running}"
+            );
+        }
+    }
+    assert!(seen > 0);
+}
+
 /// Two of five have ended their parts. That is read before some or all answers of the others.
 #[test]
 fn a_bound_lock_that_a_majority_holds_outlasts_a_stall_whatever_is_read_first() {

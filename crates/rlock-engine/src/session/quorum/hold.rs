@@ -122,6 +122,8 @@ impl Hold {
             for (_, part) in self.parts() {
                 _ = part.proof.loss(now);
             }
+            // Parts that do not count yet may complete a majority.
+            self.proof.expire();
         }
         let end = end.filter(|_| self.proof.is_live(now));
         end.map_or(Duration::ZERO, |end| end - now)
