@@ -489,13 +489,16 @@ impl Call {
 
     fn granted(&mut self, at: &mut Context<'_>, fence: u64, sent: Sent) -> Next {
         let live = self.hold(at.engine).map(|hold| &hold.proof);
-        let older = live.filter(|live| fence < live.fence());
-        let older = older.map(|live| live.hold);
-        if let Some(lost) = older {
-            // The server has forgotten this hold, or never knew it.
-            at.engine.lose(at.now, lost);
-        }
-        if older.is_some() || self.hold(at.engine).is_none() && self.was_given_up(at, fence) {
+        let live = live.map(|proof| (proof.hold, proof.fence()));
+        let is_older = match live {
+            Some((live, known)) if fence < known => {
+                at.engine.lose_to_another(at.now, live);
+                true
+            }
+            Some(_) => false,
+            None => self.was_given_up(at, fence),
+        };
+        if is_older {
             let claims = at.work.claims.clone();
             self.phase = Phase::GivingBack { fence };
             let fence = Some(fence);

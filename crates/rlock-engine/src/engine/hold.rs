@@ -696,7 +696,7 @@ impl Engine {
         if fence.is_none() {
             self.lose_with_rest(now, id);
         } else {
-            self.lose(now, id);
+            self.lose_to_another(now, id);
             // Nobody waits for this grant: the server and this process disagree
             // on what the owner holds.
             self.undo_unclaimed_grant(now, claims, lease);
@@ -724,6 +724,16 @@ impl Engine {
             hold.proof.lose(now);
             self.loss(now, id);
             self.stop_renewing(id);
+        }
+    }
+
+    /// The server has answered with another grant to the same owner. A server that
+    /// has forgotten this one may return an older one from now on.
+    pub(super) fn lose_to_another(&mut self, now: Instant, id: Id) {
+        self.lose(now, id);
+        if let Some(hold) = self.holds.get(&id) {
+            let (proof, lease_end) = (Arc::clone(&hold.proof), hold.latest_end());
+            self.remember_ended(now, &proof.claims, proof.fence(), lease_end);
         }
     }
 

@@ -91,10 +91,26 @@ impl Engine {
         fence: u64,
         lease_end: Instant,
     ) {
+        self.remember_ended(now, claims, fence, lease_end);
+        for name in names_to_remember(claims) {
+            if let Some(entry) = self.released.entries.get_mut(name) {
+                entry.undone_by = None;
+            }
+        }
+    }
+
+    /// The owner has had the grant with this fence, and it is over. Of a grant whose
+    /// fence the owner never learned, this says nothing.
+    pub(super) fn remember_ended(
+        &mut self,
+        now: Instant,
+        claims: &Claims,
+        fence: u64,
+        lease_end: Instant,
+    ) {
         for name in names_to_remember(claims) {
             let entry = self.released.entry(now, name, lease_end);
             entry.add(now, fence, lease_end + CLOCK_DIFFERENCE);
-            entry.undone_by = None;
         }
     }
 

@@ -91,6 +91,25 @@ fn a_guard_enters_no_hold_under_a_smaller_fence() {
     }
 }
 
+/// Nor does a new hold begin under it, if an extension was the first to find that out.
+#[test]
+fn a_lock_that_was_lost_to_an_older_grant_is_not_taken_under_that() {
+    let mut it = held(Ask::Exclusive);
+    it.extends(Duration::from_secs(40));
+    it.asks_mode("k", Ask::Exclusive);
+    it.answers(1, "RLOCK.RENEW k o 40000", ":6\r\n");
+    it.answers(1, "RLOCK.ACQUIRE", ":6\r\n");
+    let did = it.did();
+    assert_eq!(
+        did,
+        [OVER, "call 3: the lock was lost: the server ended it"]
+    );
+    it.answers(1, "RLOCK.RELEASE k o ALL FENCE 6", ":0\r\n");
+    it.passes(1_000);
+    it.answers(1, "RLOCK.ACQUIRE", ":13\r\n");
+    assert_eq!(it.did().last().unwrap(), "call 4: granted 13");
+}
+
 /// A hold is extended, or its value is replaced, over a reconnect, and that is answered before the hold is checked: the
 /// new connection must be asked for loss reports nevertheless.
 #[test]
