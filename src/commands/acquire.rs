@@ -216,7 +216,8 @@ fn request_locks(
     mut request: Request<'_>,
 ) -> Result<Outcome, Failure> {
     let mut loaded = LoadedAll::load(state, op, keys)?;
-    request.session = request.session.or_else(|| state.session_for(op));
+    let session = request.session;
+    request.session = session.or_else(|| state.session_for_any(op, keys));
     let limits = limits(state, op, request.options.mode);
     let (names, holds, read) = loaded.parts();
     let others = OtherHolders::new(op, &read, &state.shared_cache);

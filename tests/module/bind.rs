@@ -46,6 +46,23 @@ fn renewal_in_the_turn_of_a_disconnect_gives_one_outcome() {
 }
 
 #[test]
+fn asking_again_for_several_locks_moves_the_binding_of_each() {
+    let server = Server::start();
+    for keys in ["k k2", "k2 k"] {
+        let (a, b) = (server.client(), server.client());
+        let fence = a.number(&format!("RLOCK.MACQUIRE owner-a 60000 2 {keys}"));
+        a.number("RLOCK.RENEW k owner-a 60000 BIND 0");
+        let again = b.number(&format!("RLOCK.MACQUIRE owner-a 60000 2 {keys}"));
+        assert_eq!(again, fence);
+        let id = a.id();
+        a.close();
+        await_end(&server, id);
+        assert!(is_bound(&server, "owner-a"), "{keys}");
+        assert_eq!(b.ask("RLOCK.MRELEASE owner-a 2 k k2"), "2");
+    }
+}
+
+#[test]
 fn thousand_holds_of_one_connection_end_with_it() {
     let server = Server::start();
     let a = server.client();

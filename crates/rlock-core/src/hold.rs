@@ -158,7 +158,7 @@ impl Hold {
             (Self::Free, _) | (Self::Shared(_), Mode::Shared { limit: None, .. }) => true,
             (Self::Exclusive { .. } | Self::NoLock, _) => false,
             (Self::Shared(shared), Mode::Exclusive) => {
-                shared.live(now) == 1 && shared.get(owner).is_some()
+                shared.live(now) == 1 && shared.has_live(now, owner)
             }
             (
                 Self::Shared(shared),
@@ -167,6 +167,18 @@ impl Hold {
                     limit: Some(limit),
                 },
             ) => shared.live_permits(now) + u64::from(permits) <= u64::from(limit),
+        }
+    }
+
+    /// Whether a grant to `owner` would replace shared holds whose leases have ended
+    /// and that are not dropped yet: its own, or in exclusive mode all.
+    pub(crate) fn has_ended_for(&self, now: Timestamp, owner: &[u8], mode: Mode) -> bool {
+        match (self, mode) {
+            (Self::Shared(shared), Mode::Exclusive) => shared.live(now) < shared.len(),
+            (Self::Shared(shared), Mode::Shared { .. }) => {
+                shared.get(owner).is_some() && !shared.has_live(now, owner)
+            }
+            (Self::Free | Self::Exclusive { .. } | Self::NoLock, _) => false,
         }
     }
 

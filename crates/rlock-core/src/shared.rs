@@ -73,6 +73,12 @@ impl Shared {
         self.holders.get(owner)
     }
 
+    /// Whether `owner` is a holder whose lease has not ended.
+    pub(crate) fn has_live(&self, now: Timestamp, owner: &[u8]) -> bool {
+        let holder = self.get(owner);
+        holder.is_some_and(|it| !it.deadline.has_passed(now))
+    }
+
     /// All holders, in no order.
     #[must_use]
     pub fn iter(&self) -> Box<dyn Iterator<Item = (&[u8], &Holder)> + '_> {
@@ -174,10 +180,10 @@ impl Shared {
         self.known = false;
     }
 
-    /// Notes that the store now has these holders, so that the end of each of
-    /// them is known.
+    /// Notes that the store now has these holders. The end of each of them is
+    /// known, unless no report of one that has ended was taken.
     pub fn remember(&mut self) {
-        self.known = true;
+        self.known = self.ended.is_empty();
         self.new = false;
         self.ended.clear();
     }

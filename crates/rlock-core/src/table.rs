@@ -426,9 +426,11 @@ impl Table {
 
     /// Any place of a queue with a number up to `last`, kept or not.
     pub(crate) fn first_place_until(&self, id: QueueId, last: NonZeroU64) -> Option<TicketId> {
-        // Only an upgrade comes before older tickets, and a queue has at most
-        // one.
-        let waiting = self.waiting_ranks(id).take(2);
+        // Only upgrades come before older tickets. There may be several, if holders
+        // have left after they had asked.
+        let mut upgrades = true;
+        let is_first_of_each = |rank: &Rank| std::mem::replace(&mut upgrades, rank.is_upgrade());
+        let waiting = self.waiting_ranks(id).take_while(is_first_of_each);
         let mut places = waiting.chain(self.kept_ranks(id).take(1)).map(Rank::id);
         places.find(|place| place.number() <= last)
     }

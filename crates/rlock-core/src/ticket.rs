@@ -257,6 +257,10 @@ impl Rank {
         Self(if is_upgrade { -arrival } else { arrival })
     }
 
+    pub(crate) const fn is_upgrade(self) -> bool {
+        self.0 < 0
+    }
+
     /// The ticket at this position.
     pub(crate) const fn id(self) -> TicketId {
         match NonZeroU64::new(self.0.unsigned_abs()) {

@@ -55,7 +55,7 @@ impl Locks {
             return Ok(Step::without_effects(Admission::Busy));
         }
         self.check_wait(now, own, hold, request, limits)?;
-        self.check_deadlock((name, queue, own), hold, request, limits, holders)?;
+        self.check_deadlock(now, (name, queue, own), hold, request, limits, holders)?;
         Ok(Step::without_effects(Admission::MustWait))
     }
 
@@ -99,7 +99,16 @@ impl Locks {
             (self.table.push(ticket), earlier)
         };
         self.schedule_check(now, queue, hold);
+        self.check_soon_if_stale(queue);
         (id, stale.or(earlier))
+    }
+
+    /// The lock may be free: a place that only waits for its withdrawal, of the same
+    /// owner too, stood before the request when it was decided that it must wait.
+    pub(super) fn check_soon_if_stale(&mut self, queue: QueueId) {
+        if self.has_stale() {
+            self.table.mark_due(queue);
+        }
     }
 
     fn is_upgrade(&self, id: TicketId) -> bool {
@@ -255,6 +264,7 @@ impl Locks {
 
     fn check_deadlock(
         &mut self,
+        now: Timestamp,
         (name, queue, own): (Name<'_>, Option<QueueId>, Option<TicketId>),
         hold: &Hold,
         request: &Request<'_>,
@@ -262,7 +272,7 @@ impl Locks {
         holders: &dyn Holders,
     ) -> Result<(), Refusal> {
         let upgrades = hold.of_caller(request.owner).is_some();
-        if upgrades && let Some(other) = self.other_upgrade(queue, hold, request.owner) {
+        if upgrades && let Some(other) = self.other_upgrade(now, queue, hold, request.owner) {
             self.counters.deadlocks += 1;
             return Err(Refusal::UpgradeDeadlock {
                 owners: vec![request.owner.into(), other],
@@ -279,12 +289,13 @@ impl Locks {
             queue,
             place,
         };
-        self.search(request, &[target], limits, holders)
+        self.search(now, request, &[target], limits, holders)
     }
 
     /// The other shared holder that waits for an upgrade, if there is one.
     fn other_upgrade(
         &self,
+        now: Timestamp,
         queue: Option<QueueId>,
         hold: &Hold,
         owner: &[u8],
@@ -292,7 +303,9 @@ impl Locks {
         let front = self.table.front(queue?)?;
         let front = self.table.ticket(front).filter(|_| !self.is_stale(front))?;
         let other = front.is_upgrade && *front.owner != *owner;
-        (other && hold.of_caller(&front.owner).is_some()).then(|| front.owner.clone())
+        let holder = hold.of_caller(&front.owner);
+        let holds = holder.is_some_and(|it| !it.deadline.has_passed(now));
+        (other && holds).then(|| front.owner.clone())
     }
 }
 

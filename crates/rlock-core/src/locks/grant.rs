@@ -252,15 +252,18 @@ impl Locks {
     /// Refuses a request that would wait for itself.
     pub(super) fn search(
         &mut self,
+        now: Timestamp,
         request: &Request<'_>,
         targets: &[Target<'_>],
         limits: &Limits,
         holders: &dyn Holders,
     ) -> Result<(), Refusal> {
-        if !limits.detects_deadlocks || wait_for::nobody_waits(self, request, targets, holders) {
+        if !limits.detects_deadlocks || wait_for::nobody_waits(self, now, request, targets, holders)
+        {
             return Ok(());
         }
-        let search = || Search::new(self, holders, request.owner, request.options.mode, targets);
+        let (owner, mode) = (request.owner, request.options.mode);
+        let search = || Search::new(now, self, holders, owner, mode, targets);
         let verdict = match search().verdict() {
             Verdict::ExistingDeadlock if !holders.is_over() => search().whole().verdict(),
             verdict => verdict,

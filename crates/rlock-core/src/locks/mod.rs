@@ -358,6 +358,10 @@ impl Locks {
         self.budget.spend(lapsed);
         if let Some(owner) = owner {
             hold.seen_by(owner);
+            if lapsed > 0 {
+                // The operation may not settle, and then reports no loss.
+                self.settle_later(name);
+            }
         }
         lapsed > 0
     }

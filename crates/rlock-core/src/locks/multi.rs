@@ -72,7 +72,7 @@ impl Locks {
         let targets: Vec<_> = targets
             .map(|((name, hold), at)| self.target(*name, hold, at))
             .collect();
-        self.search(request, &targets, limits, holders)?;
+        self.search(now, request, &targets, limits, holders)?;
         Ok(Step::without_effects(Admission::MustWait))
     }
 
@@ -105,6 +105,7 @@ impl Locks {
         for (member, hold) in members.iter().zip(holds) {
             let queue = self.table.ticket(*member)?.queue;
             self.schedule_check(now, queue, hold);
+            self.check_soon_if_stale(queue);
         }
         Some((leader, effects))
     }

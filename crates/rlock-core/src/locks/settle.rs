@@ -182,7 +182,10 @@ impl Locks {
             let Some(ticket) = self.table.ticket(front) else {
                 return;
             };
-            if !hold.admits(now, &ticket.owner, ticket.options.mode) {
+            let (owner, mode) = (&ticket.owner, ticket.options.mode);
+            // The loss of what has ended is reported before the grant. What this
+            // turn did not drop is due again.
+            if !hold.admits(now, owner, mode) || hold.has_ended_for(now, owner, mode) {
                 return;
             }
             if self.is_stale(front) {

@@ -431,7 +431,7 @@ impl Locks {
         self.sweep.stale.is_some_and(|last| id.number() <= last) || self.is_in_cleared(id)
     }
 
-    fn has_stale(&self) -> bool {
+    pub(super) fn has_stale(&self) -> bool {
         self.sweep.stale.is_some() || !self.sweep.cleared.is_empty()
     }
 

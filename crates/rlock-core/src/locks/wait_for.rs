@@ -16,7 +16,7 @@ use super::graph::{Graph, Verdict};
 use crate::table::QueueId;
 use crate::table::Table;
 use crate::ticket::Rank;
-use crate::{Hold, Locks, Mode, Name, Request, Ticket, TicketId, Who};
+use crate::{Hold, Locks, Mode, Name, Request, Ticket, TicketId, Timestamp, Who};
 
 /// The number of steps between checks of the time limit. A step takes up to a
 /// microsecond.
@@ -112,6 +112,7 @@ struct OneWait {
 /// at once.
 pub(super) fn nobody_waits(
     locks: &Locks,
+    now: Timestamp,
     request: &Request<'_>,
     targets: &[Target<'_>],
     holders: &dyn Holders,
@@ -140,15 +141,17 @@ pub(super) fn nobody_waits(
     }
     // Whether permits are missing is for the search.
     let mut is_sure = true;
-    visit_holders(name, Some(hold), holders, &mut |owner, permits| {
+    visit_holders(now, name, Some(hold), holders, &mut |owner, permits| {
         is_sure = permits.is_none() && *owner != *request.owner && !waits(owner);
         ControlFlow::Break(())
     });
     is_sure
 }
 
-/// Calls `visit` for each holder of a lock: of this hold, or as stored.
+/// Calls `visit` for each holder of a lock whose lease has not ended: of this
+/// hold, or as stored.
 fn visit_holders(
+    now: Timestamp,
     name: Name<'_>,
     hold: Option<&Hold>,
     holders: &dyn Holders,
@@ -157,7 +160,7 @@ fn visit_holders(
     match hold {
         Some(Hold::Free | Hold::NoLock) => {}
         Some(Hold::Shared(shared)) => {
-            let mut holders = shared.iter();
+            let mut holders = shared.iter().filter(|it| !it.1.deadline.has_passed(now));
             let _ = holders.try_for_each(|(owner, it)| visit(owner, Some(it.permits)));
         }
         Some(Hold::Exclusive {
@@ -172,6 +175,7 @@ fn visit_holders(
 
 /// The search for a cycle that an asker would close.
 pub(super) struct Search<'a> {
+    now: Timestamp,
     locks: &'a Locks,
     table: &'a Table,
     holders: &'a dyn Holders,
@@ -190,6 +194,7 @@ pub(super) struct Search<'a> {
 
 impl<'a> Search<'a> {
     pub(super) fn new(
+        now: Timestamp,
         locks: &'a Locks,
         holders: &'a dyn Holders,
         asker: &'a [u8],
@@ -207,6 +212,7 @@ impl<'a> Search<'a> {
             targets_at.filter_map(|it| Some((it.queue?, (rank(table, it.place), true))));
         let asker_at = waits.chain(targets_at).collect();
         Self {
+            now,
             locks,
             table,
             holders,
@@ -409,7 +415,7 @@ impl<'a> Search<'a> {
             }
             ControlFlow::Continue(())
         };
-        visit_holders(name, hold, holders, &mut visit);
+        visit_holders(self.now, name, hold, holders, &mut visit);
         let found = Rc::new(found);
         if let Some(queue) = queue {
             self.queues.insert(queue, Rc::clone(&found));

@@ -8,7 +8,7 @@ use rlock_core::{
     Name, Request, Shared, Step, Timestamp, VisitHolder, Wait, Who,
 };
 
-use crate::requests::{CHANNEL, KEY, NO_LIMITS, Nobody, at, request, taken};
+use crate::requests::{CHANNEL, KEY, NO_LIMITS, Nobody, at, call, request, taken};
 
 const MANY: usize = 200;
 /// The budget of a turn.
@@ -150,6 +150,165 @@ fn ended_leases_block_nobody_before_they_are_dropped() {
     let (granted, hold) = in_small_turn(&request("last", Wait::No));
     assert!(granted, "it is alone, and upgraded");
     assert!(matches!(hold, Hold::Exclusive { .. }));
+}
+
+/// Queues a request of a shared holder for exclusive mode.
+fn upgrade(locks: &mut Locks, now: Timestamp, hold: &Hold, owner: &str) {
+    let asked = request(owner, Wait::Forever);
+    locks.enqueue(now, KEY, hold, &asked, Delivery::blocked(1, 1));
+}
+
+/// All effects of settling in small turns, in their order. The holders are stored
+/// after each turn.
+fn all_effects(locks: &mut Locks, now: Timestamp, hold: &mut Hold) -> Vec<Effect> {
+    let mut effects = Vec::new();
+    while let Some(due) = locks.next_due(now) {
+        locks.begin_turn(PIECE);
+        if let Due::Settle { .. } = due {
+            effects.extend(locks.settle(now, KEY, hold).effects);
+            if let Hold::Shared(shared) = &mut *hold {
+                shared.remember();
+            }
+        }
+        assert_eq!(locks.check_indices(), Ok(()));
+    }
+    effects
+}
+
+#[test]
+fn ended_lease_is_not_upgraded_while_another_holder_is_left() {
+    let mut locks = Locks::default();
+    let mut hold = many_about_to_expire(&mut locks);
+    acquire(&mut locks, at(100), &mut hold, &shared("ended", None));
+    upgrade(&mut locks, at(100), &hold, "ended");
+    locks.settle_later(KEY);
+    let effects = all_effects(&mut locks, at(1200), &mut hold);
+    assert!(effects.is_empty(), "{effects:?}");
+    assert_eq!(hold.holders(at(1200)), 1);
+    let step = locks.release(at(1200), KEY, &mut hold, b"last", true, None);
+    assert!(matches!(step.effects[..], [Effect::HandOff(_)]));
+}
+
+#[test]
+fn all_losses_are_reported_before_an_upgrade() {
+    let mut locks = Locks::default();
+    let mut hold = many_watched(&mut locks);
+    acquire(&mut locks, at(500), &mut hold, &shared("last", None));
+    upgrade(&mut locks, at(500), &hold, "last");
+    locks.settle_later(KEY);
+    let mut effects = all_effects(&mut locks, at(1200), &mut hold);
+    assert!(matches!(effects.pop(), Some(Effect::HandOff(_))));
+    let is_loss = |it: &Effect| matches!(it, Effect::Lost { .. });
+    assert!(effects.iter().all(is_loss));
+    assert_eq!(effects.len(), MANY);
+}
+
+/// Settling drops those without a watch, so the operation after it drops the others.
+#[test]
+fn losses_that_an_operation_finds_are_reported_by_a_later_turn() {
+    let mut locks = Locks::default();
+    let mut hold = Hold::Free;
+    for n in 0..2 * PIECE {
+        let owner = format!("r{n:03}");
+        let mut asked = shared(&owner, None);
+        if n >= PIECE {
+            (asked.session, asked.channel) = (Some(7), Some(CHANNEL));
+        }
+        acquire(&mut locks, at(0), &mut hold, &asked);
+    }
+    acquire(&mut locks, at(500), &mut hold, &shared("last", None));
+    locks.begin_turn(2 * PIECE);
+    let settled = locks.settle(at(1200), KEY, &mut hold);
+    assert!(settled.effects.is_empty());
+    let refused = acquire(&mut locks, at(1200), &mut hold, &request("bob", Wait::No));
+    assert_eq!(refused.reply, Admission::Busy);
+    if let Hold::Shared(shared) = &mut hold {
+        shared.remember();
+    }
+    let effects = all_effects(&mut locks, at(1200), &mut hold);
+    assert_eq!(effects.len(), PIECE);
+}
+
+/// `bob` waits for `ann`, and held this lock until a moment ago.
+#[test]
+fn ended_lease_closes_no_cycle_before_it_is_dropped() {
+    struct Ann;
+    impl Holders for Ann {
+        fn visit(&self, _: Name<'_>, visit: &mut VisitHolder<'_>) {
+            let _ = visit(b"ann", None);
+        }
+
+        fn is_over(&self) -> bool {
+            false
+        }
+    }
+    let mut locks = Locks::default();
+    let mut hold = many_about_to_expire(&mut locks);
+    acquire(&mut locks, at(100), &mut hold, &shared("bob", None));
+    let other = Name {
+        db: 0,
+        key: b"other",
+    };
+    let of_ann = Hold::exclusive(Who::Other, None, at(9000));
+    let asked = request("bob", Wait::Forever);
+    locks.enqueue(at(100), other, &of_ann, &asked, Delivery::blocked(2, 2));
+    let asked = request("ann", Wait::Forever);
+    for (now, is_deadlock) in [(at(600), true), (at(1200), false)] {
+        locks.begin_turn(PIECE);
+        let step = locks.acquire(now, KEY, &mut hold, &asked, &NO_LIMITS, &Ann);
+        assert_eq!(step.is_err(), is_deadlock);
+    }
+}
+
+/// Its owner asks again before the server has withdrawn its earlier request.
+#[test]
+fn request_behind_its_own_withdrawn_place_gets_the_free_lock() {
+    for several in [false, true] {
+        let mut locks = Locks::default();
+        let mut hold = taken(&mut locks, at(0), "ann");
+        call(&mut locks, at(0), &hold, "bob", Wait::Forever, 1);
+        locks.demote();
+        locks.release(at(1), KEY, &mut hold, b"ann", false, None);
+        let asked = request("bob", Wait::Forever);
+        let (names, mut holds) = ([KEY], [hold]);
+        let delivery = Delivery::blocked(2, 2);
+        let reply = match several {
+            false => acquire(&mut locks, at(1), &mut holds[0], &asked).reply,
+            true => {
+                let (limits, holders) = (&NO_LIMITS, &Nobody);
+                let step = locks.acquire_all(at(1), &names, &mut holds, &asked, limits, holders);
+                step.expect("the request is in order").reply
+            }
+        };
+        assert_eq!(reply, Admission::MustWait);
+        match several {
+            false => drop(locks.enqueue(at(1), KEY, &holds[0], &asked, delivery)),
+            true => drop(locks.enqueue_all(at(1), &names, &holds, &asked, &delivery)),
+        }
+        let effects = all_effects(&mut locks, at(1), &mut holds[0]);
+        let is_ready = locks.next_ready().is_some();
+        let is_granted = effects.iter().any(|it| matches!(it, Effect::HandOff(_)));
+        assert!(is_granted || (several && is_ready), "several: {several}");
+    }
+}
+
+#[test]
+fn clearing_a_queue_ends_all_places_whatever_upgrades_come_first() {
+    let mut locks = Locks::default();
+    let mut hold = Hold::Free;
+    for owner in ["a", "b", "c"] {
+        acquire(&mut locks, at(0), &mut hold, &shared(owner, None));
+    }
+    for n in 0..MANY as u64 {
+        call(&mut locks, at(0), &hold, &format!("w{n}"), Wait::Forever, n);
+    }
+    locks.begin_turn(PIECE);
+    assert_eq!(locks.clear_queue(KEY).len(), PIECE);
+    upgrade(&mut locks, at(1), &hold, "a");
+    locks.release(at(1), KEY, &mut hold, b"a", true, None);
+    upgrade(&mut locks, at(1), &hold, "b");
+    all_effects(&mut locks, at(1), &mut hold);
+    assert_eq!(locks.gauges().waiters, 2);
 }
 
 #[test]

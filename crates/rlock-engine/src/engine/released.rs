@@ -99,8 +99,8 @@ impl Engine {
         }
     }
 
-    /// The owner has had the grant with this fence, and it is over. Of a grant whose
-    /// fence the owner never learned, this says nothing.
+    /// The owner has had the grant with this fence, and it is over. This says nothing
+    /// about a grant whose fence the owner never learned.
     pub(super) fn remember_ended(
         &mut self,
         now: Instant,
