@@ -344,19 +344,27 @@ class LockBase:
         """Releases the lock, or only some of its permits, at once: it stays held here until all are released. Raises
         `Lost` if it was lost before, unless ``raise_lost`` is false. ``OutOfRange`` unless ``permits`` is from 1 to the
         number that is still held, which is 1 without ``limit``; nothing is released then."""
-        hold = self._hold
-        is_last = hold.take(permits)
-        if is_last:
-            self._drop(hold)
-        if hold.host.is_foreign:
-            return
-        event, field = (wire.release, self._terms.least) if is_last else (wire.release_permits, permits)
+        hold, is_last = self._hold, True
         try:
+            is_last = hold.take(permits)
+            if is_last:
+                self._drop(hold)
+            if hold.host.is_foreign:
+                return
+            event, field = (wire.release, self._terms.least) if is_last else (wire.release_permits, permits)
             await hold.host.call(Call(hold.keys), event, hold.number, field)
         except errors.Lost:
             # Another thread may have released the rest before this request was sent.
             if self._terms.raise_lost and (is_last or not hold.is_released):
                 raise
+        except errors.Error:
+            raise
+        except BaseException:  # The request may not have been made. A second one changes nothing.
+            if hold.is_released and not hold.host.is_foreign:
+                self._drop(hold)
+                again = functools.partial(hold.host.begin, Call(hold.keys), wire.release, hold.number, self._terms.least)
+                hold.host.post(again)
+            raise
 
     async def locked(self) -> bool:
         """Whether any owner holds the lock, according to the server."""
@@ -378,7 +386,7 @@ class LockBase:
 
     async def upgrade(self, wait: Optional[float] = None) -> bool:
         """Turns a shared hold into an exclusive one. False if that fails within ``wait`` seconds; the hold is then
-        still shared."""
+        still shared. Raises `Lost` if the shared hold is lost meanwhile, and acquires nothing then."""
         return bool(await self._change(wire.upgrade, millis("wait", wait, ENDLESS), is_granted=True))
 
     async def _change(self, event: Callable[..., bytes], *fields: Any, is_granted: bool = False) -> Any:

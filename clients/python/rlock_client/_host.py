@@ -211,7 +211,8 @@ class Call:
     ) -> None:
         self.keys, self.on_loss, self.on_risk, self.hold, self.number = keys, on_loss, on_risk, hold, 0
         self.is_done, self.value, self.error = False, None, None  # type: bool, Any, Optional[errors.Error]
-        self.wake: Callable[[], None]
+        # Of a call that nobody waits for.
+        self.wake: Callable[[], None] = lambda: None
 
     def leader_changed(self, leader: Any, missed: bool) -> None:
         """Takes a new leader. An observer receives any number of them before its end."""

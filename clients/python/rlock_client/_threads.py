@@ -84,8 +84,8 @@ class _Host(common.Host):
 
     def post(self, work: Callable[[], None]) -> None:
         self.posts.append(work)
+        # Only the other thread changes this: an exception from a signal handler may come before the next line.
         if self.is_asleep:
-            self.is_asleep = False
             with contextlib.suppress(OSError):
                 self.wake_sender.send(b"!")
 

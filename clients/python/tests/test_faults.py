@@ -367,6 +367,8 @@ def test_tls(api, begin, key):
         api(tls["url"]).connect()
 
 
+# A recorded warning would keep its coroutine, and so the lock.
+@pytest.mark.filterwarnings("ignore:coroutine", "ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_signal(server, key):
     """An exception from a signal handler leaves nothing, whenever it occurs."""
 
@@ -390,6 +392,19 @@ def test_a_signal(server, key):
                 other = client.lock(key)
                 assert other.acquire(timeout=2)
                 other.release()
+            for turn in range(300):
+                lock = client.lock(key, lease=60)
+                try:
+                    with lock:
+                        signal.setitimer(signal.ITIMER_REAL, 0.000002 + turn % 100 * 0.000002)
+                    time.sleep(1)
+                except KeyboardInterrupt:
+                    pass
+                finally:
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+                del lock
+                with client.lock(key, wait=2):
+                    pass
     finally:
         signal.signal(signal.SIGALRM, before)
 
