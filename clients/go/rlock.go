@@ -449,7 +449,7 @@ func (h *Hold) Downgrade(ctx context.Context) error {
 }
 
 // Upgrade makes a shared hold exclusive. Wait is its only option. After ErrNotAcquired, or if the context ends, the hold is
-// still shared.
+// still shared. After ErrLost it was lost meanwhile, and nothing is acquired.
 func (h *Hold) Upgrade(ctx context.Context, options ...Option) error {
 	t := terms{wait: none}
 	for _, option := range options {

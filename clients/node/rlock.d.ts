@@ -278,7 +278,10 @@ export class Guard {
   releaseAfter(least: number): Promise<void>;
   /** Makes the lease last for at least `lease` milliseconds from now. */
   extend(lease: number): Promise<void>;
-  /** Makes a shared hold exclusive. False after `wait`; the hold is then still shared. */
+  /**
+   * Makes a shared hold exclusive. False after `wait`; the hold is then still shared. Rejects with `Lost` if the shared
+   * hold is lost meanwhile, and acquires nothing then.
+   */
   upgrade(options?: { wait?: number; signal?: AbortSignal }): Promise<boolean>;
   /** Makes an exclusive hold shared. */
   downgrade(): Promise<void>;

@@ -211,7 +211,7 @@ class Call:
     ) -> None:
         self.keys, self.on_loss, self.on_risk, self.hold, self.number = keys, on_loss, on_risk, hold, 0
         self.is_done, self.value, self.error = False, None, None  # type: bool, Any, Optional[errors.Error]
-        # Of a call that nobody waits for.
+        # If nobody waits for the call, nothing is woken.
         self.wake: Callable[[], None] = lambda: None
 
     def leader_changed(self, leader: Any, missed: bool) -> None:

@@ -116,6 +116,19 @@ def test_kinds(client, server, key):
         assert one.upgrade(wait=0.05) is False and one.owned()
         two.release()
         assert two.acquire() and two.upgrade(wait=0) is False
+    server.ask("RLOCK.ACQUIRE", key, "other", 60000, "SHARED")
+    with pytest.raises(Lost, match="ended"), client.lock(key, shared=True) as lost:
+
+        def force():
+            until(lambda: server.info(key)["queued"] == 1, "the upgrade waits")
+            server.ask("RLOCK.FORCE", key)
+
+        thread = threading.Thread(target=force)
+        thread.start()
+        with pytest.raises(Lost, match="ended"):
+            lost.upgrade(wait=10)
+        thread.join()
+        until(lambda: server.is_free(key), "it is not held")
     reader = client.lock(key, shared=True)
     with reader:
         fence = reader.fence

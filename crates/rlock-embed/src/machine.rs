@@ -219,7 +219,12 @@ impl Machine {
             }
             Begun::Upgrade { guard, wait, .. } => {
                 let guard = id(guard);
-                return Ok(queueing(wait).map(|queueing| Call::Upgrade { guard, queueing }));
+                return Ok(queueing(wait).map(|queueing| Call::Upgrade {
+                    guard,
+                    queueing,
+                    // A host has one guard, which stays lost.
+                    retakes: false,
+                }));
             }
             Begun::Extend { guard, lease, .. } => {
                 let guard = id(guard);

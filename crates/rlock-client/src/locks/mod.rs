@@ -276,7 +276,12 @@ impl Granted {
     pub(crate) async fn upgraded(&self, queueing: Queueing) -> Result<Option<Self>, Error> {
         let guard = self.guard;
         let span = span("rlock.upgrade", &self.proof.claims);
-        let upgraded = granted(&self.inner, Call::Upgrade { guard, queueing }, span).await;
+        let upgrade = Call::Upgrade {
+            guard,
+            queueing,
+            retakes: true,
+        };
+        let upgraded = granted(&self.inner, upgrade, span).await;
         Ok(upgraded?.map(|all| all.granted))
     }
 

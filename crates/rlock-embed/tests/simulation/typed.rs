@@ -24,11 +24,13 @@ pub(crate) struct Typed {
     pub(crate) machine: Machine,
     id: String,
     owners: u64,
+    /// Whether upgrades take a lost lock again. Hosts never do.
+    retakes: bool,
 }
 
 impl Typed {
     /// With the settings of the configuration for tests.
-    pub(crate) fn new(urls: &[&str], is_quorum: bool, name: &str) -> Self {
+    pub(crate) fn new(urls: &[&str], is_quorum: bool, name: &str, retakes: bool) -> Self {
         let first = name.bytes().next().unwrap_or(0);
         let hex = |from: u8| {
             let bytes = (0..16).map(|at| format!("{:02x}", first + from + at));
@@ -52,6 +54,7 @@ impl Typed {
             machine,
             id: format!("{name}:{}", hex(0)),
             owners: 0,
+            retakes,
         }
     }
 
@@ -126,7 +129,7 @@ impl Typed {
                 value,
                 ..
             } => self.locks(wanted, *wait, terms, Some(value)),
-            event => typed(event),
+            event => typed(event, self.retakes),
         };
         match begun {
             Ok(begun) => self.machine.call(now, id(call), begun),
@@ -297,7 +300,7 @@ fn queueing(wait: Option<Duration>) -> Result<Queueing, Error> {
 }
 
 /// What an event without an owner asks for.
-fn typed(event: &Event<'_>) -> Result<Call, Error> {
+fn typed(event: &Event<'_>, retakes: bool) -> Result<Call, Error> {
     Ok(match event {
         Event::Connect { .. } => Call::Connect,
         Event::Release { guard, least, .. } => Call::Release {
@@ -311,6 +314,7 @@ fn typed(event: &Event<'_>) -> Result<Call, Error> {
         Event::Upgrade { guard, wait, .. } => Call::Upgrade {
             guard: id(*guard),
             queueing: queueing(*wait)?,
+            retakes,
         },
         Event::Extend { guard, lease, .. } => Call::Extend {
             guard: id(*guard),

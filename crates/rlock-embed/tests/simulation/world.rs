@@ -293,7 +293,7 @@ impl<'a> World<'a> {
         let is_encoded = self.below(4) > 0;
         let wasm = self.wasm.filter(|_| is_encoded);
         Client {
-            typed: Typed::new(urls, is_quorum, &name),
+            typed: Typed::new(urls, is_quorum, &name, !is_encoded),
             machine: is_encoded.then(|| Machine::new(&configuration).unwrap()),
             twin: wasm.map(|wasm| wasm.open(&configuration).unwrap()),
             number: self.machines,

@@ -68,6 +68,9 @@ pub enum Call {
         guard: Id,
         /// Whether and how long to wait.
         queueing: Queueing,
+        /// Whether a lock that was lost meanwhile may be taken again. If not, the call
+        /// fails with the loss.
+        retakes: bool,
     },
     /// Make an exclusive guard shared. It is shared even after an error.
     Downgrade {
@@ -247,6 +250,7 @@ enum Progress {
     Several(Box<Locking>),
     Upgrade {
         guard: Id,
+        retakes: bool,
     },
     /// Several answers become one: those that are left, and the first error.
     Parts {
@@ -407,7 +411,11 @@ impl Session {
         match begun {
             Call::Connect => self.endpoint.handle(now, Event::Start { call }),
             Call::Lock(lock) => self.lock(call, lock),
-            Call::Upgrade { guard, queueing } => self.upgrade(call, guard, queueing),
+            Call::Upgrade {
+                guard,
+                queueing,
+                retakes,
+            } => self.upgrade(call, guard, queueing, retakes),
             Call::Downgrade { guard } => self.downgrade(call, guard),
             Call::Extend { guard, lease } => match lease_ms("lease", lease) {
                 Ok(lease) => self.change(call, guard, |call, hold| engine::Event::Extend {
@@ -883,7 +891,7 @@ impl Session {
         }
     }
 
-    fn upgrade(&mut self, call: Id, guard: Id, queueing: Queueing) {
+    fn upgrade(&mut self, call: Id, guard: Id, queueing: Queueing, retakes: bool) {
         let held = self.guards.get_mut(&guard);
         let grant = held.map_or(Err(Error::Lost(Loss::Released)), Guard::one);
         let held = grant.and_then(|grant| match grant.proof.end_of(self.now) {
@@ -894,7 +902,8 @@ impl Session {
             Ok((claims, hold)) => {
                 // It may be lost before it is upgraded. Then the lock is taken again.
                 let terms = self.endpoint.engine().terms(hold);
-                self.calls.insert(call, Progress::Upgrade { guard });
+                self.calls
+                    .insert(call, Progress::Upgrade { guard, retakes });
                 if let Some(guard) = self.guards.get_mut(&guard) {
                     guard.upgrades.retain(|it| self.calls.contains_key(it));
                     guard.upgrades.push(call);
@@ -912,8 +921,17 @@ impl Session {
         }
     }
 
-    /// The new grant replaces the guard's shared one.
-    fn upgraded(&mut self, call: Id, number: Id, grant: Grant) {
+    /// The new grant replaces the guard's shared one, unless that was lost and may not
+    /// be taken again.
+    fn upgraded(&mut self, call: Id, number: Id, grant: Grant, retakes: bool) {
+        let before = self.guards.get(&number).and_then(|it| it.grants().next());
+        let before = before.map(|it| &it.proof);
+        let lost = before.filter(|it| !retakes && it.hold != grant.proof.hold);
+        if let Some(lost) = lost {
+            let loss = lost.loss(self.now).unwrap_or(Loss::EndedByServer);
+            self.give_back([grant]);
+            return self.fail(call, Error::Lost(loss));
+        }
         let mut guard = Guard::new(grant, Vec::new());
         if let Some(mut before) = self.remove_guard(number) {
             guard.upgrades = std::mem::take(&mut before.upgrades);
@@ -1106,10 +1124,10 @@ impl Session {
                 locking.granted(grant);
                 self.go_on(call);
             }
-            Some(Progress::Upgrade { guard }) => {
-                let guard = *guard;
+            Some(Progress::Upgrade { guard, retakes }) => {
+                let (guard, retakes) = (*guard, *retakes);
                 self.calls.remove(&call);
-                self.upgraded(call, guard, grant);
+                self.upgraded(call, guard, grant, retakes);
             }
             _ => {}
         }

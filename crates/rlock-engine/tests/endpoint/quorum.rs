@@ -1350,7 +1350,14 @@ fn a_quorum_is_for_exclusive_locks_of_one_key() {
         terms: Terms::new(),
     };
     let calls = [
-        (Call::Upgrade { guard, queueing }, "an upgrade"),
+        (
+            Call::Upgrade {
+                guard,
+                queueing,
+                retakes: true,
+            },
+            "an upgrade",
+        ),
         (Call::Downgrade { guard }, "a downgrade"),
         (
             Call::ReleasePermits { guard, permits: 1 },

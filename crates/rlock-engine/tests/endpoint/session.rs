@@ -157,12 +157,11 @@ impl Client {
 
     /// The server reports a loss.
     fn loses(&mut self, fence: u64, key: &str) {
-        let lost = push(&[
-            "message",
-            "rlock:client:c",
-            &format!("lost {fence} o {key}"),
-        ]);
-        self.receives(lost);
+        self.hears(&format!("lost {fence} o {key}"));
+    }
+
+    fn hears(&mut self, message: &str) {
+        self.receives(push(&["message", "rlock:client:c", message]));
     }
 
     fn receives(&mut self, bytes: impl AsRef<[u8]>) {
@@ -295,8 +294,15 @@ fn release_permits(guard: u64, permits: u32) -> Call {
 }
 
 fn upgrade() -> Call {
-    let (guard, queueing) = (TWO, MINUTE);
-    Call::Upgrade { guard, queueing }
+    upgrade_within(MINUTE, true)
+}
+
+fn upgrade_within(queueing: Queueing, retakes: bool) -> Call {
+    Call::Upgrade {
+        guard: TWO,
+        queueing,
+        retakes,
+    }
 }
 
 fn extend(lease: Duration) -> Call {
@@ -970,17 +976,37 @@ fn a_listener_hears_of_renewals_and_connections() {
     );
 }
 
+/// The shared lock is lost while its upgrade waits. A caller that cannot learn that later gets the loss, and leaves
+/// nothing behind.
+#[test]
+fn an_upgrade_that_may_not_retake_the_lock_fails_with_its_loss() {
+    for retakes in [true, false] {
+        let mut it = Client::holds(Ask::Shared);
+        it.calls(upgrade_within(MINUTE, retakes));
+        it.answers("RLOCK.ACQUIRE", "+WAITING\r\n");
+        it.hears("lost 7 o k");
+        it.hears("grant 9 o k");
+        it.did();
+        it.answers("RLOCK.RENEW", ":9\r\n");
+        let did = it.did();
+        let (granted, lost) = ("3 granted", "3 the lock was lost: the server ended it");
+        let told = if retakes { granted } else { lost };
+        assert!(did.iter().any(|it| it.starts_with(told)), "{did:?}");
+        let is_released = did
+            .iter()
+            .any(|it| it.contains("RLOCK.RELEASE k o ALL FENCE 9"));
+        assert_eq!(is_released, !retakes, "{did:?}");
+    }
+}
+
 /// None of them gets the turn of another, although the time of one is over.
 #[test]
 fn each_upgrade_of_a_guard_that_ends_fails_once() {
     let mut it = Client::holds(Ask::Shared);
     it.calls(upgrade());
     it.answers("RLOCK.ACQUIRE", "+WAITING\r\n");
-    let (guard, queueing) = (
-        Id::of_number(2),
-        Queueing::at_most(Duration::from_millis(3)).unwrap(),
-    );
-    it.calls(Call::Upgrade { guard, queueing });
+    let queueing = Queueing::at_most(Duration::from_millis(3)).unwrap();
+    it.calls(upgrade_within(queueing, true));
     it.calls(upgrade());
     it.did();
     it.now = it.now + Duration::from_millis(5);

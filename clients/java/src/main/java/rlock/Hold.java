@@ -183,7 +183,10 @@ public class Hold implements AutoCloseable {
         client.join(() -> client.call(null, (to, call) -> Format.downgrade(to, call, number)));
     }
 
-    /** Makes a shared hold exclusive; false after {@code wait}, and the hold is then still shared. */
+    /**
+     * Makes a shared hold exclusive; false after {@code wait}, and the hold is then still shared. Throws a {@link
+     * LostException} if the shared hold is lost meanwhile, and acquires nothing then.
+     */
     public boolean upgrade(Duration wait) {
         var millis = Engine.millis("wait", wait);
         var end = client.join(() -> client.call(this, (to, call) -> Format.upgrade(to, call, number, millis)));
