@@ -378,12 +378,17 @@ def test_a_signal(server, key):
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
         with Client(server.url) as client:
-            for turn in range(200):
-                lock = client.lock(key)
+            for turn in range(500):
+                lock, in_release = client.lock(key, lease=60), turn >= 200
                 try:
-                    signal.setitimer(signal.ITIMER_REAL, 0.00005 + turn % 50 * 0.00002)
+                    if not in_release:
+                        signal.setitimer(signal.ITIMER_REAL, 0.00005 + turn % 50 * 0.00002)
                     with lock:
-                        time.sleep(1)
+                        if in_release:
+                            signal.setitimer(signal.ITIMER_REAL, 0.000002 + turn % 100 * 0.000002)
+                        else:
+                            time.sleep(1)
+                    time.sleep(1)
                 except KeyboardInterrupt:
                     pass
                 finally:
@@ -392,19 +397,6 @@ def test_a_signal(server, key):
                 other = client.lock(key)
                 assert other.acquire(timeout=2)
                 other.release()
-            for turn in range(300):
-                lock = client.lock(key, lease=60)
-                try:
-                    with lock:
-                        signal.setitimer(signal.ITIMER_REAL, 0.000002 + turn % 100 * 0.000002)
-                    time.sleep(1)
-                except KeyboardInterrupt:
-                    pass
-                finally:
-                    signal.setitimer(signal.ITIMER_REAL, 0)
-                del lock
-                with client.lock(key, wait=2):
-                    pass
     finally:
         signal.signal(signal.SIGALRM, before)
 

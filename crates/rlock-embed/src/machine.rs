@@ -217,15 +217,7 @@ impl Machine {
                 let guard = id(guard);
                 Call::ReleasePermits { guard, permits }
             }
-            Begun::Upgrade { guard, wait, .. } => {
-                let guard = id(guard);
-                return Ok(queueing(wait).map(|queueing| Call::Upgrade {
-                    guard,
-                    queueing,
-                    // A host has one guard, which stays lost.
-                    retakes: false,
-                }));
-            }
+            Begun::Upgrade { guard, wait, .. } => return Ok(upgrade(id(guard), wait)),
             Begun::Extend { guard, lease, .. } => {
                 let guard = id(guard);
                 Call::Extend { guard, lease }
@@ -396,6 +388,15 @@ fn deciding(
             session::Machine::of_members(members, &settings, any_grace)
         }
     }
+}
+
+fn upgrade(guard: Id, wait: Option<std::time::Duration>) -> Result<Call, Error> {
+    Ok(Call::Upgrade {
+        guard,
+        queueing: queueing(wait)?,
+        // A host has one guard, which stays lost.
+        retakes: false,
+    })
 }
 
 fn out_of_range(argument: &'static str, value: &str, limit: &'static str) -> Error {

@@ -303,8 +303,7 @@ impl Locks {
         let front = self.table.front(queue?)?;
         let front = self.table.ticket(front).filter(|_| !self.is_stale(front))?;
         let other = front.is_upgrade && *front.owner != *owner;
-        let holder = hold.of_caller(&front.owner);
-        let holds = holder.is_some_and(|it| !it.deadline.has_passed(now));
+        let holds = matches!(hold, Hold::Shared(it) if it.has_live(now, &front.owner));
         (other && holds).then(|| front.owner.clone())
     }
 }
