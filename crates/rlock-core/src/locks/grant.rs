@@ -74,6 +74,8 @@ impl Locks {
         let notice = notice.map(|(session, channel)| self.table.listener(session, channel));
         self.keep_watch(queue, watch.owner, fence, notice, session, bind);
         self.schedule_check(now, queue, hold);
+        // The only watch may have been from before a demotion.
+        self.table.drop_if_idle(queue);
     }
 
     /// Stores what a ticket has requested.

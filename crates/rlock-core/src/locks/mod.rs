@@ -352,7 +352,7 @@ impl Locks {
             self.fences.record(now, name, fence);
         }
         // The asking owner gets a correct answer, whatever is left of this turn.
-        let most = self.budget.left() / 2;
+        let most = self.budget.left().div_ceil(2);
         let lapsed = hold.drop_lapsed(now, owner, most);
         self.counters.lease_expirations += lapsed as u64;
         self.budget.spend(lapsed);

@@ -104,7 +104,10 @@ impl Locks {
             Announce::No
         };
         if self.budget.is_spent() {
-            self.settle_later(name);
+            let queue = self.table.find(name);
+            if let Some(id) = queue.filter(|id| !self.table.drop_if_idle(*id)) {
+                self.table.mark_due(id);
+            }
             return Step::without_effects(()).announcing(announce);
         }
         self.settle(now, name, hold).announcing(announce)
@@ -125,7 +128,7 @@ impl Locks {
         self.counters.grants -= 1;
         self.counters.handoffs -= 1;
         self.counters.waiters_gone += 1;
-        hold.end_of(owner);
+        hold.lose(owner);
         if let Some(id) = self.table.find(name) {
             self.uncount_in_streak(id);
             if let Some(watch) = self.table.watch_of(id, owner) {
@@ -515,12 +518,13 @@ impl Locks {
         }
     }
 
-    /// Checks that nobody waits for a lock that it could have; for tests.
+    /// Checks that nobody waits for a lock that it could have, and that nothing is
+    /// remembered of a hold that has ended, unless the lock is due; for tests.
     ///
     /// # Errors
     ///
     /// The name of the violated rule.
-    pub fn check_front(&self, now: Timestamp, name: Name<'_>, hold: &Hold) -> Result<(), String> {
+    pub fn check_settled(&self, now: Timestamp, name: Name<'_>, hold: &Hold) -> Result<(), String> {
         let id = self.table.find(name);
         let Some((id, queue)) = id.and_then(|id| Some((id, self.table.queue(id)?))) else {
             return Ok(());
@@ -533,6 +537,10 @@ impl Locks {
         });
         if admissible && !queue.is_due() && !self.is_offered(now, id) {
             return Err("the front waiter could be granted".into());
+        }
+        let mut watches = self.table.watches_of(id);
+        if !queue.is_due() && watches.any(|(_, it)| it.is_over(hold)) {
+            return Err("a watch has outlived its hold".into());
         }
         Ok(())
     }

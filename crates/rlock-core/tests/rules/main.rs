@@ -14,4 +14,5 @@ mod short;
 mod shown;
 mod stage;
 mod sweeps;
+mod turns;
 mod walk;

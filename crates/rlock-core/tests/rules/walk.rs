@@ -11,7 +11,7 @@ use rlock_testkit::seeds;
 
 /// Xorshift (G. Marsaglia, 2003): good enough for random walks, and the same
 /// everywhere.
-struct Steps(u64);
+pub(crate) struct Steps(pub(crate) u64);
 
 impl Iterator for Steps {
     type Item = [u8; 8];

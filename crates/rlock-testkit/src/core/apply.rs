@@ -1,13 +1,13 @@
 //! Each operation, applied to the core and to the naive model.
 
-use rlock_core::{AcquireOptions, Extras, Fence, Mode, Name, Renewal, Request, Timestamp, Wait};
+use rlock_core::{Extras, Fence, Name, Renewal, Timestamp};
 
 use crate::core::{
     driver::text,
     foreign::{far_fence, name},
-    messages::{Ask, Reply, extra_text},
+    messages::{Reply, extra_text},
     model::{Renewed, Via},
-    operation::{Asked, CHANNELS, Foreign, OWNERS, Operation, Pass, Raise, SETS, USERS, Under},
+    operation::{Asked, CHANNELS, Foreign, OWNERS, Operation, Pass, Raise, SETS, Under},
     pair::{NOTHING, Pair},
 };
 
@@ -28,7 +28,7 @@ impl Pair {
                 owner,
                 connection,
             } => {
-                let (owner, session) = (OWNERS[owner], self.sessions[connection]);
+                let (owner, session) = (OWNERS[owner], self.clients.sessions[connection]);
                 let reply = self.driver.cancel(name(key), owner, session);
                 (reply, self.model.cancel(key, owner, session))
             }
@@ -77,49 +77,15 @@ impl Pair {
     }
 
     fn acquire(&mut self, key: usize, asked: Asked) -> (Reply<Fence>, Reply<u64>) {
-        let ask = self.ask(asked);
+        let ask = self.clients.ask(asked);
         let reply = self.driver.acquire(name(key), &ask);
         (reply, self.model.acquire(key, &ask))
     }
 
     fn acquire_all(&mut self, set: usize, asked: Asked) -> (Reply<Fence>, Reply<u64>) {
-        let asked = Asked {
-            options: AcquireOptions {
-                mode: Mode::Exclusive,
-                bind: None,
-                ..asked.options
-            },
-            extras: Extras::NONE,
-            ..asked
-        };
-        let ask = self.ask(asked);
+        let ask = self.clients.ask(asked.for_several());
         let reply = self.driver.acquire_all(&names(set), &ask);
         (reply, self.model.acquire_all(SETS[set], &ask))
-    }
-
-    fn ask(&mut self, asked: Asked) -> Ask<'static> {
-        let session = if let Some(connection) = asked.connection {
-            self.sessions[connection]
-        } else {
-            self.last_session += 1;
-            self.last_session
-        };
-        self.last_call += 1;
-        let call = self.last_call;
-        if asked.channel.is_none() && (asked.wait != Wait::No || asked.options.bind.is_some()) {
-            self.calls.push_front((call, session));
-            self.calls.truncate(6);
-        }
-        let request = Request {
-            owner: OWNERS[asked.owner].as_bytes(),
-            options: asked.options,
-            wait: asked.wait,
-            session: Some(session),
-            user: Some(USERS[usize::from(session % 3 == 0)].as_bytes()),
-            channel: asked.channel.map(|channel| CHANNELS[channel]),
-            extras: asked.extras.map(str::as_bytes),
-        };
-        Ask { request, call }
     }
 
     fn keep(&mut self, operation: Operation) -> (Reply<Fence>, Reply<u64>) {
@@ -134,7 +100,7 @@ impl Pair {
                 bind,
                 extras,
             } => {
-                let (owner, session) = (OWNERS[owner], self.sessions[connection]);
+                let (owner, session) = (OWNERS[owner], self.clients.sessions[connection]);
                 let (fence, expected) = raise.map(|it| self.raise_to(it, key, owner)).unzip();
                 let renewal = Renewal {
                     lease_ms,
@@ -161,7 +127,7 @@ impl Pair {
                 connection,
                 channel,
             } => {
-                let (owner, session) = (OWNERS[owner], self.sessions[connection]);
+                let (owner, session) = (OWNERS[owner], self.clients.sessions[connection]);
                 let fences = under.map(|it| self.under(it, SETS[set][0], owner));
                 let (fence, expected) = fences.unzip();
                 let renewal = Renewal {
@@ -287,21 +253,20 @@ impl Pair {
     }
 
     fn hang_up(&mut self, recent: usize) -> (Reply<Fence>, Reply<u64>) {
-        let Some((call, session)) = self.calls.get(recent).copied() else {
+        let Some((call, session)) = self.clients.calls.get(recent).copied() else {
             return NOTHING;
         };
         let gone = self.driver.hang_up(call);
         self.open_calls.remove(&call);
         let expected = self.model.hang_up(call);
-        if !self.sessions.contains(&session) {
+        if !self.clients.sessions.contains(&session) {
             self.end_session(session);
         }
         (Reply::Number(gone.into()), Reply::Number(expected.into()))
     }
 
     fn close(&mut self, connection: usize) -> (Reply<Fence>, Reply<u64>) {
-        self.last_session += 1;
-        let session = std::mem::replace(&mut self.sessions[connection], self.last_session);
+        let session = self.clients.connect(connection);
         let calls = self.model.calls().filter(|it| it.0 == session);
         for (_, call) in calls.collect::<Vec<_>>() {
             self.open_calls.remove(&call);
@@ -341,11 +306,7 @@ impl Pair {
         self.model.restart();
         self.open_calls.clear();
         self.granted.clear();
-        self.calls.clear();
-        for session in &mut self.sessions {
-            self.last_session += 1;
-            *session = self.last_session;
-        }
+        self.clients.connect_all();
         let passed = self.driver.now.micros() - 1;
         for known in &mut self.known {
             known.given = known.given.min(passed);

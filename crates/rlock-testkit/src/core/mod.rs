@@ -2,6 +2,7 @@
 //! Operations are random, decoded from bytes, or written by hand.
 
 pub mod apply;
+pub mod clients;
 pub mod decode;
 pub mod driver;
 pub mod foreign;

@@ -162,6 +162,19 @@ impl Asked {
             extras: Extras::NONE,
         }
     }
+
+    /// The same request for several keys, without the options that it may not have.
+    pub const fn for_several(self) -> Self {
+        Self {
+            options: AcquireOptions {
+                mode: Mode::Exclusive,
+                bind: None,
+                ..self.options
+            },
+            extras: Extras::NONE,
+            ..self
+        }
+    }
 }
 
 /// The fence that a release, a renewal or a force requires.

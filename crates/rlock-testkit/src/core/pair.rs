@@ -8,11 +8,12 @@ use std::{
 use rlock_core::{Fence, Timestamp};
 
 use crate::core::{
+    clients::Clients,
     driver::{Driver, text},
     foreign::name,
     messages::Reply,
     model::{Kind, Limits, Lock, Model},
-    operation::{CHANNELS, CONNECTIONS, KEYS, OWNERS, Operation, Pass},
+    operation::{CHANNELS, KEYS, OWNERS, Operation, Pass},
     reached::Reached,
 };
 
@@ -63,6 +64,25 @@ impl Setup {
         grace_ms: 0,
     };
 
+    /// A core with these settings.
+    pub fn driver(&self) -> Driver {
+        let limits = rlock_core::Limits {
+            waiters_max: self.limits.waiters_max as u64,
+            watches_max: self.limits.watches_max as u64,
+            shared_max: self.limits.shared_max as u64,
+            shared_elsewhere: 0,
+            detects_deadlocks: self.limits.detects_deadlocks,
+        };
+        let mut driver = Driver::new(Timestamp::from_millis(START_MS), limits);
+        driver.places_per_user = self.limits.places_per_user as u64;
+        driver.locks.yield_after(self.limits.yield_after);
+        if self.grace_ms > 0 {
+            let from = Timestamp::from_millis(START_MS + self.grace_ms);
+            driver.locks.grant_from(Some(from));
+        }
+        driver
+    }
+
     /// One of the setups, for each number.
     pub const fn chosen(number: u8) -> Self {
         match number % 3 {
@@ -107,33 +127,15 @@ pub struct Pair {
     /// How often each kind of operation had each kind of outcome.
     pub reached: Reached,
     pub granted: VecDeque<Granted>,
-    pub sessions: [u64; CONNECTIONS],
-    pub last_session: u64,
-    pub last_call: u64,
-    /// The latest calls, each with its connection.
-    pub calls: VecDeque<(u64, u64)>,
+    pub clients: Clients,
 }
 
 impl Pair {
     pub fn new(setup: Setup) -> Self {
-        let limits = rlock_core::Limits {
-            waiters_max: setup.limits.waiters_max as u64,
-            watches_max: setup.limits.watches_max as u64,
-            shared_max: setup.limits.shared_max as u64,
-            shared_elsewhere: 0,
-            detects_deadlocks: setup.limits.detects_deadlocks,
-        };
-        let mut driver = Driver::new(Timestamp::from_millis(START_MS), limits);
-        driver.places_per_user = setup.limits.places_per_user as u64;
-        driver.locks.yield_after(setup.limits.yield_after);
-        if setup.grace_ms > 0 {
-            let from = Timestamp::from_millis(START_MS + setup.grace_ms);
-            driver.locks.grant_from(Some(from));
-        }
         let locks = KEYS.map(|(db, key)| Lock::new(db, key)).into();
         let grants_from = START_MS + setup.grace_ms;
         let mut pair = Self {
-            driver,
+            driver: setup.driver(),
             model: Model::new(START_MS, locks, setup.limits, grants_from),
             open_calls: BTreeSet::new(),
             fences: BTreeMap::new(),
@@ -142,10 +144,7 @@ impl Pair {
             stuck: Vec::new(),
             reached: Reached::new(),
             granted: VecDeque::new(),
-            sessions: [1, 2, 3],
-            last_session: 3,
-            last_call: 0,
-            calls: VecDeque::new(),
+            clients: Clients::default(),
         };
         for channel in 0..CHANNELS.len() {
             pair.listen(channel, true);

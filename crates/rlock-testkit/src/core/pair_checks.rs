@@ -72,7 +72,7 @@ impl Pair {
     /// Each blocked call is answered once, unless its connection ends before.
     fn check_calls(&mut self, reply: Reply<Fence>, sent: &[Sent<Fence>]) -> Result<(), String> {
         if reply == Reply::Blocked {
-            self.open_calls.insert(self.last_call);
+            self.open_calls.insert(self.clients.last_call);
         }
         for sent in sent {
             if let Sent::Answer { handle, .. } = sent {

@@ -41,7 +41,7 @@ impl Pair {
         }
         if self.settled && self.driver.locks.is_contended(name(key)) {
             let hold = self.driver.store.peek(now, name(key), None);
-            self.driver.locks.check_front(now, name(key), &hold)?;
+            self.driver.locks.check_settled(now, name(key), &hold)?;
         }
         self.remember(key);
         Ok(())
