@@ -137,7 +137,7 @@ impl Timer {
         })
     }
 
-    /// Disarms the timer. A module whose timer is armed cannot be unloaded.
+    /// Disarms the timer.
     pub(crate) fn disarm(&mut self, ctx: &Context) {
         if let Some((_, id)) = self.armed.take() {
             // SAFETY: as in `arm`.
@@ -165,14 +165,8 @@ impl Timer {
     }
 }
 
-/// Whether a one-shot event is pending. The server does not count one-shot
-/// events, and would call into a module that it has unloaded.
+/// Whether a one-shot event is pending.
 static IS_WAKING: MainThread<Cell<bool>> = MainThread::new(Cell::new(false));
-
-/// Whether the server will still call back by itself.
-pub(crate) fn is_waking() -> bool {
-    IS_WAKING.get().get()
-}
 
 /// Records that the one-shot event has come.
 pub(crate) fn woken() {
@@ -187,8 +181,7 @@ fn wake_event_loop(on_wake: raw::RedisModuleEventLoopOneShotFunc) {
     if IS_WAKING.get().replace(true) {
         return;
     }
-    // SAFETY: the function lives as long as the module, which is not unloaded
-    // before the event has come.
+    // SAFETY: the function lives as long as the module, which is never unloaded.
     let added = unsafe { raw::event_loop_add_one_shot(on_wake, ptr::null_mut()) };
     IS_WAKING.get().set(added == raw::REDISMODULE_OK as c_int);
 }

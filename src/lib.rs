@@ -122,7 +122,7 @@ unsafe fn on_load(
 ///
 /// # Safety
 ///
-/// The server calls no function of the module any more, except `OnUnload`.
+/// The server calls no function of the module any more.
 unsafe fn end() {
     state::State::end();
     settings::end();
@@ -149,24 +149,26 @@ pub unsafe extern "C" fn ValkeyModule_OnLoad(
     unsafe { on_load(ctx, argv, argc, Server::Valkey) }
 }
 
-/// Unloading would lose the waiters and the watches of losses, which exist only
-/// in memory. So the module stays loaded while there are any, and while the
-/// server will still call back.
+/// Refuses to be unloaded, always. The server keeps the address of a command in
+/// transactions that are not executed yet and in calls that `CLIENT PAUSE` holds
+/// back, and its name in ACL rules. Redis and Valkey up to 8.1 crash of these
+/// when the module is gone. Waiters and watches exist only in memory, too.
 ///
 /// # Safety
 ///
 /// Called by the server.
 #[unsafe(no_mangle)]
 #[allow(non_snake_case)]
-pub unsafe extern "C" fn RedisModule_OnUnload(_ctx: *mut raw::RedisModuleCtx) -> c_int {
-    match state::inspect(|state| state.locks.has_contended()) {
-        Some(false) if !clock::is_waking() => {
-            // SAFETY: this is the last call.
-            unsafe { end() };
-            raw::REDISMODULE_OK as c_int
-        }
-        Some(_) | None => raw::REDISMODULE_ERR as c_int,
-    }
+pub unsafe extern "C" fn RedisModule_OnUnload(ctx: *mut raw::RedisModuleCtx) -> c_int {
+    entry::callback(ctx, |ctx| {
+        ctx.log(
+            c"warning",
+            "MODULE UNLOAD rlock is refused, because the server could crash: clients may have \
+             queued commands of the module. Restart the server, or fail over, to replace or \
+             remove it",
+        );
+    });
+    raw::REDISMODULE_ERR as c_int
 }
 
 /// The same under Valkey's name.

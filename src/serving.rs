@@ -13,12 +13,11 @@ use crate::{
 
 /// How long to wait before the next check.
 pub(crate) const AGAIN: Duration = Duration::from_millis(100);
-/// A gap of the server's cron that means a stalled process, in milliseconds; it
-/// normally ticks ten times a second.
-const STALLED_MS: u64 = 1000;
-/// How long the server takes to recount its replicas, which it does once a
-/// second.
-const COUNTED: Duration = Duration::from_millis(1100);
+/// A gap of the server's cron that means a stalled process, beside the usual one.
+const STALLED: Duration = Duration::from_millis(1000);
+/// How long the server takes to recount its replicas, beside the usual gap of its
+/// cron: it does so once a second.
+const COUNTED: Duration = Duration::from_millis(1000);
 
 /// The role of this server, until when it grants nothing, and the replicas that
 /// it has and needs. Durations are counted by the monotonic clock, because the
@@ -34,6 +33,8 @@ pub(crate) struct Serving {
     replicas_are_too_few: bool,
     /// When the replicas were last counted.
     asked: Option<Instant>,
+    /// The usual gap of the server's cron, by the setting `hz`.
+    cron: Duration,
     /// The last tick of the server's cron, by both clocks: one stops while the
     /// machine is suspended, the other may be set.
     ticked: Option<(Timestamp, Instant)>,
@@ -50,6 +51,7 @@ impl Serving {
             replicas_needed: Some(0),
             replicas_are_too_few: false,
             asked: None,
+            cron: Duration::ZERO,
             ticked: None,
             stale_until: None,
         };
@@ -57,10 +59,13 @@ impl Serving {
         serving
     }
 
-    /// Reads how many replicas the server needs.
+    /// Reads how many replicas the server needs, and how often its cron ticks.
     pub(crate) fn read_config(&mut self, ctx: &Context) {
         self.replicas_needed = ctx.config_number(c"min-replicas-to-write");
         self.asked = None;
+        // Once a second is the least that the server allows.
+        let hz = ctx.config_number(c"hz").unwrap_or(1).max(1);
+        self.cron = Duration::from_millis(1000 / hz);
     }
 
     /// The server has become a master, or a replica.
@@ -117,10 +122,10 @@ impl Serving {
     fn note_stall(&mut self, now: Timestamp, monotonic: Instant) {
         let has_stalled = |(at, since): (Timestamp, Instant)| {
             let passed = monotonic.saturating_duration_since(since);
-            at.plus_millis(STALLED_MS) < now || passed > Duration::from_millis(STALLED_MS)
+            passed.max(now.since(at)) > self.cron + STALLED
         };
         if self.ticked.is_some_and(has_stalled) {
-            self.stale_until = Some(monotonic + COUNTED);
+            self.stale_until = Some(monotonic + self.cron + COUNTED);
         }
     }
 

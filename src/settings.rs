@@ -96,7 +96,7 @@ const fn default_prefix() -> &'static str {
     }
 }
 
-/// Frees the memory of the settings when the module is unloaded.
+/// Frees the memory of the settings, as the module could not be loaded.
 pub(crate) fn end() {
     CHANNEL_PREFIX.get().take();
 }

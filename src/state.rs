@@ -79,7 +79,7 @@ impl State {
         Ok(())
     }
 
-    /// Frees the memory of the state when the module is unloaded.
+    /// Frees the memory of the state, as the module could not be loaded.
     pub(crate) fn end() {
         if let Ok(mut state) = STATE.get().try_borrow_mut() {
             *state = None;

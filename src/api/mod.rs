@@ -54,7 +54,7 @@ impl<T> MainThread<T> {
 }
 
 impl<T> MainThread<OnceCell<T>> {
-    /// Drops the value when the module is unloaded.
+    /// Drops the value, as the module could not be loaded.
     ///
     /// # Safety
     ///

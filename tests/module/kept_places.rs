@@ -1,6 +1,6 @@
 //! Places in queues that outlive their calls: `KEEP`.
 
-use crate::contest::{Contest, wait_for};
+use crate::contest::wait_for;
 use rlock_testkit::Server;
 use rlock_testkit::client::{Client, eventually, request, words};
 
@@ -116,20 +116,6 @@ fn places_end_with_the_server() {
     assert_eq!(server.owners("k"), ["owner-a"]);
     assert_eq!(server.queued("k"), 0);
     drop(kept);
-}
-
-#[test]
-fn module_with_a_kept_place_is_not_unloaded() {
-    let server = Server::start();
-    let contest = Contest::on(&server);
-    let keep = "RLOCK.ACQUIRE k owner-c 60000 WAIT 1 KEEP 60000";
-    assert_eq!(contest.holder.ask(keep), "nil");
-    server.ask("RLOCK.FORCE k");
-    contest.assert_handed_over();
-    server.ask("RLOCK.FORCE k");
-    let answer = server.ask("MODULE UNLOAD rlock");
-    assert!(answer.starts_with("ERR "), "{answer}");
-    assert_eq!(server.counter("places_kept"), 1);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! A server that must not grant: its slot has moved or is moving, its cluster is down, or it has too few replicas.
 
+use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::cluster::{announce_slot, await_cluster, begin_move, move_keys, two_nodes};
@@ -201,6 +202,24 @@ fn server_with_too_few_replicas_serves_no_queue_whatever_ends() {
     for waiter in &waiters {
         assert!(waiter.fence() > 0);
     }
+}
+
+/// Its cron ticks once a second, and that is no stall.
+#[test]
+fn server_with_a_slow_cron_and_the_replicas_that_it_needs_grants() {
+    let (primary, _replica) = with_needed_replica();
+    primary.ask("CONFIG SET hz 1");
+    primary.ask("CONFIG SET min-replicas-max-lag 10");
+    let a = primary.client();
+    let start = Instant::now();
+    let mut granted = 0;
+    while start.elapsed() < Duration::from_secs(3) {
+        let answer = a.ask("RLOCK.ACQUIRE k owner-a 60000");
+        granted += u32::from(answer.parse::<i64>().is_ok());
+        a.ask("RLOCK.RELEASE k owner-a");
+        thread::sleep(Duration::from_millis(20));
+    }
+    assert!(granted > 50, "{granted} of about 150 were granted");
 }
 
 #[test]

@@ -1,70 +1,23 @@
-//! Loading and unloading.
+//! Loading, and that nothing unloads the module.
 
 use crate::contest::Contest;
 use rlock_testkit::Server;
-use rlock_testkit::client::{Client, eventually, request, words};
+use rlock_testkit::client::Client;
 use rlock_testkit::{Setup, module};
 
 #[test]
-fn unload_with_waiters_is_refused_and_has_no_effect() {
+fn module_is_never_unloaded() {
     let server = Server::start();
-    let contest = Contest::on(&server);
-    let mut subscriber = server.listen(&["c"]);
-    let n = server.client();
-    assert_eq!(
-        n.ask("RLOCK.ACQUIRE k owner-n 60000 WAIT 0 NOTIFY c"),
-        "WAITING"
-    );
-    let answer = server.ask("MODULE UNLOAD rlock");
-    assert!(answer.starts_with("ERR "), "{answer}");
-    contest.holder.ask("RLOCK.RELEASE k owner-a");
-    contest.assert_handed_over();
-    assert_eq!(server.queued("k"), 1);
-    // A request that waits by a channel also counts as a waiter.
-    let answer = server.ask("MODULE UNLOAD rlock");
-    assert!(answer.starts_with("ERR "), "{answer}");
-    contest.waiter.ask("RLOCK.RELEASE k owner-b");
-    assert!(subscriber.message().starts_with("grant "));
-}
-
-#[test]
-fn module_can_be_unloaded_soon_after_the_last_waiter_has_disconnected() {
-    let mut server = Server::start();
-    let holder = server.client();
-    assert!(holder.number("RLOCK.ACQUIRE k owner-a 60000") > 0);
-    let waiter = server.client();
-    waiter.send("RLOCK.ACQUIRE k owner-b 60000 WAIT 0");
-    server.await_queued("k", 1);
-    waiter.close();
-    server.await_queued("k", 0);
-    eventually("nothing is left to wait for", || {
-        server.ask("MODULE UNLOAD rlock") == "OK"
-    });
-    server.forget_module();
-}
-
-#[test]
-fn unload_in_the_turn_of_a_key_event_leaves_the_server_alive() {
-    for _ in 0..3 {
-        let mut server = Server::start();
-        let (a, asleep) = (server.client(), server.client());
-        a.number("RLOCK.ACQUIRE k owner-a 60000 NOTIFY c");
-        // The key event wakes the event loop, which handles the wake-up after it has read what arrived during the
-        // sleep.
-        a.send_bytes(&[request(&words("DEBUG SLEEP 0.3")), request(&words("DEL k"))].concat());
-        asleep.send("MODULE UNLOAD rlock");
-        let answer = asleep.answer();
-        assert_eq!(a.answer(), "OK");
-        assert_eq!(a.answer(), "1");
-        if answer == "OK" {
-            server.forget_module();
-        }
-        eventually("nothing is left to wait for", || {
-            answer == "OK" || server.ask("MODULE UNLOAD rlock") == "OK"
-        });
-        server.forget_module();
-        assert_eq!(server.ask("PING"), "PONG");
+    let transaction = server.client();
+    server.ask("ACL SETUSER application on >a-password ~* -@all +rlock.acquire");
+    transaction.ask("MULTI");
+    assert_eq!(transaction.ask("RLOCK.ACQUIRE k owner-a 60000"), "QUEUED");
+    assert_eq!(transaction.ask("MODULE UNLOAD rlock"), "QUEUED");
+    for unload in [server.ask("MODULE UNLOAD rlock"), transaction.ask("EXEC")] {
+        assert!(unload.contains("ERR "), "{unload}");
     }
+    assert_eq!(server.owners("k"), ["owner-a"]);
+    assert!(server.log().contains("MODULE UNLOAD rlock is refused"));
 }
 
 #[test]
@@ -202,28 +155,25 @@ fn example_configuration_grants_its_users_the_documented_permissions() {
 }
 
 #[test]
-fn loading_and_unloading_leaks_no_memory() {
+fn load_that_fails_leaks_no_memory() {
     const TIMES: i64 = 20;
     const BYTES_MAX: i64 = 50;
-    let mut server = Server::start();
-    let load = format!("MODULE LOAD {}", module().display());
+    let server = Setup::new().without_module().start();
+    let load = format!(
+        "MODULE LOAD {} channel-prefix prefix publish wrong",
+        module().display()
+    );
     let used = || {
         let used = server.info("memory", "used_memory");
         used.parse::<i64>().expect("a number")
     };
-    let load_and_unload = || {
-        server.ask("CONFIG SET rlock.channel-prefix prefix");
-        server.ask("RLOCK.ACQUIRE k owner-a 60000");
-        server.ask("RLOCK.RELEASE k owner-a");
-        assert_eq!(server.ask("MODULE UNLOAD rlock"), "OK");
-        let refused = server.ask(&format!("{load} channel-prefix prefix publish wrong"));
+    let fail = || {
+        let refused = server.ask(&load);
         assert!(refused.starts_with("ERR "), "{refused}");
-        assert_eq!(server.ask(&load), "OK");
     };
-    (0..5).for_each(|_| load_and_unload());
+    (0..5).for_each(|_| fail());
     let before = used();
-    (0..TIMES).for_each(|_| load_and_unload());
+    (0..TIMES).for_each(|_| fail());
     let bytes = (used() - before) / TIMES;
     assert!(bytes < BYTES_MAX, "{bytes} bytes are left of each time");
-    server.assert_well();
 }
