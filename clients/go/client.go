@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -31,7 +32,6 @@ type Client struct {
 	calls       map[uint64]*call
 	holds       map[uint64]*Hold
 	last        uint64 // The number of the last call.
-	activities  uint64
 	timer       *time.Timer
 	due         uint64
 	isClosed    bool
@@ -166,6 +166,8 @@ func (c *Client) log(level slog.Level, text string) {
 	if logger == nil {
 		logger = slog.Default()
 	}
+	// If a handler panics, only this line is lost.
+	defer func() { _ = recover() }()
 	logger.Log(context.Background(), level, "rlock: "+text)
 }
 
@@ -373,7 +375,8 @@ func (c *Client) ask(ctx context.Context, key string, changes bool, command stri
 
 // Close ends all waits with ErrClosed, releases all holds, and closes the connections. It waits for the servers until the
 // context ends, and then returns its cause. If the server refuses to release some of them, it returns ErrNotReleased: they
-// become free when their leases end. It also waits for the listener, for at most a second after the end of the context.
+// become free when their leases end. With an ended context, it sends the releases and does not wait for their answers. It
+// also waits for the listener, for at most a second after the end of the context.
 func (c *Client) Close(ctx context.Context) error {
 	require(ctx)
 	c.mu.Lock()
@@ -398,8 +401,9 @@ func (c *Client) Close(ctx context.Context) error {
 	c.step()
 	c.isClosed = true
 	c.timer.Stop()
-	for _, connection := range c.connections {
-		connection.end()
+	connections := c.connections
+	for _, connection := range connections {
+		connection.endWhenWritten()
 	}
 	for _, call := range c.calls {
 		call.done <- action{kind: acFailed, code: closed.Code, text: closed.Message}
@@ -411,6 +415,15 @@ func (c *Client) Close(ctx context.Context) error {
 	c.callBack()
 	calling := c.calling
 	c.mu.Unlock()
+	limit := time.After(writeTimeout)
+	for _, connection := range connections {
+		select {
+		case <-connection.ended:
+			continue
+		case <-limit:
+		}
+		break
+	}
 	if calling != nil {
 		select {
 		case <-calling:
@@ -430,14 +443,19 @@ type connection struct {
 	number uint64
 	cancel context.CancelFunc
 	wake   chan struct{} // Has room for one signal.
+	ended  chan struct{} // Is closed when the socket is.
 	mu     sync.Mutex
 	output []byte
 	spare  []byte
+	isLast bool // Ends when all output is written.
 }
+
+// writeTimeout is how long a client that closes waits for its last output to be written.
+const writeTimeout = 100 * time.Millisecond
 
 func (c *Client) connect(a action) {
 	ctx, cancel := context.WithCancel(context.Background())
-	made := &connection{client: c, number: a.connection, cancel: cancel, wake: make(chan struct{}, 1)}
+	made := &connection{client: c, number: a.connection, cancel: cancel, wake: make(chan struct{}, 1), ended: make(chan struct{})}
 	c.connections[a.connection] = made
 	go made.run(ctx, a)
 }
@@ -449,6 +467,15 @@ func (n *connection) end() {
 	}
 }
 
+// endWhenWritten closes the connection when its output is written, or after writeTimeout.
+func (n *connection) endWhenWritten() {
+	time.AfterFunc(writeTimeout, n.cancel)
+	n.mu.Lock()
+	n.isLast = true
+	n.mu.Unlock()
+	n.wakeUp()
+}
+
 func (n *connection) write(bytes []byte) {
 	if n == nil {
 		return
@@ -456,6 +483,10 @@ func (n *connection) write(bytes []byte) {
 	n.mu.Lock()
 	n.output = append(n.output, bytes...)
 	n.mu.Unlock()
+	n.wakeUp()
+}
+
+func (n *connection) wakeUp() {
 	select {
 	case n.wake <- struct{}{}:
 	default:
@@ -478,6 +509,7 @@ func (n *connection) notify(isLast bool, write func(*writer)) {
 }
 
 func (n *connection) run(ctx context.Context, a action) {
+	defer close(n.ended)
 	defer n.cancel()
 	socket, address, err := n.dial(ctx, a)
 	if err == nil {
@@ -496,7 +528,9 @@ func (n *connection) run(ctx context.Context, a action) {
 	if refused := (*tls.CertificateVerificationError)(nil); errors.As(err, &refused) {
 		failure = faultCertificate
 	}
-	n.notify(true, func(event *writer) { event.ended(n.number, failure, fmt.Sprintf("%s: %v", address, err)) })
+	// The text may have bytes of a peer.
+	text := strings.ToValidUTF8(fmt.Sprintf("%s: %v", address, err), "\uFFFD")
+	n.notify(true, func(event *writer) { event.ended(n.number, failure, text) })
 }
 
 func (n *connection) dial(ctx context.Context, a action) (socket net.Conn, address string, err error) {
@@ -540,10 +574,13 @@ func (n *connection) flush(ctx context.Context, socket net.Conn) {
 		}
 		n.mu.Lock()
 		n.spare = output
-		isMore := len(n.output) > 0
+		isMore, isLast := len(n.output) > 0, n.isLast
 		n.mu.Unlock()
 		if isMore {
 			continue
+		}
+		if isLast {
+			n.cancel()
 		}
 		select {
 		case <-n.wake:

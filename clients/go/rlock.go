@@ -86,7 +86,7 @@ func millisOr(d time.Duration, otherwise uint64) uint64 {
 	if d == 0 {
 		return otherwise
 	}
-	return uint64((d + time.Millisecond - 1) / time.Millisecond)
+	return uint64((d-1)/time.Millisecond + 1)
 }
 
 // Option is an option of a request for a lock. Fractions of a millisecond are rounded up.
@@ -156,7 +156,15 @@ func Permits(count, limit uint32) Option {
 }
 
 // In makes an activity the owner, instead of a new owner.
-func In(activity *Activity) Option { return func(t *terms) { t.activity = activity.number } }
+func In(activity *Activity) Option {
+	return func(t *terms) {
+		if activity == nil || activity.number == 0 {
+			t.err = outOfRange("In has no activity of Client.Activity")
+			return
+		}
+		t.activity = activity.number
+	}
+}
 
 // IgnoreLoss makes Release not report a loss.
 func IgnoreLoss() Option { return func(t *terms) { t.ignore = true } }
@@ -176,13 +184,11 @@ func OnRisk(f func(left time.Duration)) Option {
 // second wait fails with ErrDeadlock.
 type Activity struct{ number uint64 }
 
+// activities counts those of all clients, so that each is another owner in every client.
+var activities atomic.Uint64
+
 // Activity returns a new activity.
-func (c *Client) Activity() *Activity {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.activities++
-	return &Activity{c.activities}
-}
+func (c *Client) Activity() *Activity { return &Activity{activities.Add(1)} }
 
 // Lock waits for the lock of a key. If the context ends first, Lock returns its cause at once, and nothing of the request
 // stays on the server. The hold outlives the context.

@@ -205,7 +205,8 @@ func TestForceFence(t *testing.T) {
 
 func TestActivities(t *testing.T) {
 	t.Parallel()
-	c := connect(t, start(t).URL, Options{})
+	s := start(t)
+	c := connect(t, s.URL, Options{})
 	one, two := c.Activity(), c.Activity()
 	a := must(c.Lock(background, "a", In(one)))(t)
 	again := must(c.Lock(background, "a", In(one)))(t)
@@ -219,7 +220,17 @@ func TestActivities(t *testing.T) {
 	is(t, err, ErrDeadlock)
 	done(t, b.Release(background))
 	done(t, waits(t).Release(background))
+	// An activity is another owner in every other client.
 	done(t, again.Release(background))
+	other := connect(t, s.URL, Options{})
+	mine := must(other.Lock(background, "a", In(other.Activity())))(t)
+	_, err = other.TryLock(background, "a", In(one))
+	is(t, err, ErrNotAcquired)
+	done(t, mine.Release(background))
+	for _, none := range []*Activity{nil, new(Activity)} {
+		_, err = c.TryLock(background, "a", In(none))
+		is(t, err, ErrOutOfRange)
+	}
 }
 
 func TestTerms(t *testing.T) {
@@ -831,6 +842,32 @@ func TestClose(t *testing.T) {
 	mu.Lock()
 	defer mu.Unlock()
 	isTrue(t, strings.Contains(log.String(), "connected to the server"), log.String())
+}
+
+// TestCloseWithAnEndedContext: the releases are sent before the connection closes.
+func TestCloseWithAnEndedContext(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	ended, cancel := context.WithCancel(background)
+	cancel()
+	for range 20 {
+		c := connect(t, s.URL, Options{})
+		for i := range 10 {
+			must(c.Lock(background, fmt.Sprint("k", i)))(t)
+		}
+		_ = c.Close(ended) // Its error depends on what it sees first.
+		eventually(t, "all are released", func() bool { return ask(t, s.port(), "DBSIZE") == ":0\r\n" })
+	}
+}
+
+// TestErrorsOfDial: the text may have bytes of a peer, and a logger may panic.
+func TestErrorsOfDial(t *testing.T) {
+	t.Parallel()
+	logger := slog.New(slog.NewTextHandler(writes(func([]byte) (int, error) { panic("full") }), nil))
+	refuse := func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("refused: \xff") }
+	c := connect(t, "redis://127.0.0.1:1", Options{Logger: logger, RetryTimeout: 100 * time.Millisecond, Dial: refuse})
+	err := c.Connect(background)
+	isTrue(t, strings.Contains(err.Error(), "refused: \uFFFD"), err)
 }
 
 type writes func([]byte) (int, error)

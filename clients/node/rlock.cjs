@@ -452,10 +452,12 @@ class Host {
   }
 }
 
+/** One number for all clients, so that each activity is another owner in every client. */
+let activities = 0;
+
 /** What a client and a quorum have in common. */
 class Locks {
   #host;
-  #activities = 0;
 
   constructor(host) { this.#host = host; }
 
@@ -477,7 +479,7 @@ class Locks {
     return result;
   }
 
-  activity() { return Object.freeze({ number: ++this.#activities }); }
+  activity() { return Object.freeze({ number: ++activities }); }
   async connect(options) { await this.#host.call(event.connect, undefined, options); }
   close(options) { return this.#host.close(options); }
   [Symbol.asyncDispose ?? Symbol.for('asyncDispose')]() { return this.close(); }

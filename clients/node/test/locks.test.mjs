@@ -122,6 +122,11 @@ test('an activity re-enters its locks, and a cycle of two is refused', async t =
   await b.release();
   await (await waits).release();
   await again.release();
+  // An activity is another owner in every other client.
+  const other = connect(t, url);
+  const mine = await other.lock('a', { activity: other.activity() });
+  assert.equal(await other.tryLock('a', { activity: one }), null);
+  await mine.release();
 });
 
 test('terms', async t => {

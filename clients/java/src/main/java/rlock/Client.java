@@ -54,7 +54,8 @@ public final class Client implements AutoCloseable {
     private final Queue<Runnable> tasks = new ConcurrentLinkedQueue<>();
     private final AtomicBoolean isAwake = new AtomicBoolean();
     private final AtomicLong last = new AtomicLong();
-    private final AtomicLong activities = new AtomicLong();
+    /** One number for all clients, so that each activity is another owner in every client. */
+    private static final AtomicLong ACTIVITIES = new AtomicLong();
     private volatile boolean isClosing;
     private volatile boolean isEnded;
 
@@ -180,7 +181,7 @@ public final class Client implements AutoCloseable {
 
     /** A new activity for a chain of {@code CompletableFuture}s. Each thread has its own. */
     public Activity activity() {
-        return new Activity(activities.incrementAndGet());
+        return new Activity(ACTIVITIES.incrementAndGet());
     }
 
     /** The fields of {@code RLOCK.INFO} for a lock. */

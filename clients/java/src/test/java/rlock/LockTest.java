@@ -226,6 +226,15 @@ class LockTest {
     }
 
     @Test
+    void anActivityIsAnotherOwnerInEveryOtherClient() throws Exception {
+        try (var server = new Servers(); var client = Client.of(server.url); var other = Client.of(server.url)) {
+            client.getLock("k").lock();
+            assertNull(client.getLock("k").acquireAsync(Duration.ZERO, other.activity()).get(10, TimeUnit.SECONDS));
+            client.getLock("k").unlock();
+        }
+    }
+
+    @Test
     void terms() throws Exception {
         try (var server = new Servers("replica"); var client = Client.of(server.url)) {
             var standard = Terms.standard();
