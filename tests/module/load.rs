@@ -9,7 +9,6 @@ use rlock_testkit::{Setup, module};
 fn module_is_never_unloaded() {
     let server = Server::start();
     let transaction = server.client();
-    server.ask("ACL SETUSER application on >a-password ~* -@all +rlock.acquire");
     transaction.ask("MULTI");
     assert_eq!(transaction.ask("RLOCK.ACQUIRE k owner-a 60000"), "QUEUED");
     assert_eq!(transaction.ask("MODULE UNLOAD rlock"), "QUEUED");
@@ -18,6 +17,9 @@ fn module_is_never_unloaded() {
     }
     assert_eq!(server.owners("k"), ["owner-a"]);
     assert!(server.log().contains("MODULE UNLOAD rlock is refused"));
+    // Some servers crash of a rule that names a command, and some refuse by themselves.
+    server.ask("ACL SETUSER application on >a-password ~* -@all +rlock.acquire");
+    assert!(server.ask("MODULE UNLOAD rlock").starts_with("ERR "));
 }
 
 #[test]
