@@ -396,7 +396,10 @@ class Host:
 
     def report(self, kind: int, number: int, *rest: Any) -> None:
         if kind == wire.NOTE:
-            return log.log(_LEVELS[number], "%s", rest[0])
+            # If a handler raises, only this line is lost.
+            with contextlib.suppress(Exception):
+                log.log(_LEVELS[number], "%s", rest[0])
+            return None
         if kind == wire.OCCURRED:
             return self.occurred(number, *rest)
         if kind == wire.OVER:

@@ -1,6 +1,7 @@
 """Locks while networks, servers and processes fail."""
 
 import asyncio
+import logging
 import os
 import pathlib
 import re
@@ -399,6 +400,17 @@ def test_a_signal(server, key):
                 other.release()
     finally:
         signal.signal(signal.SIGALRM, before)
+
+
+def test_a_logger_that_raises_ends_no_client(api, server, key, monkeypatch):
+    def refuse(*_):
+        raise ValueError("a mistake")
+
+    monkeypatch.setattr(logging.getLogger("rlock_client"), "log", refuse)
+    client = api(server.url)
+    with client.lock(key):
+        pass
+    client.close()
 
 
 def test_no_thread_can_be_started(server, key, monkeypatch, caplog):
