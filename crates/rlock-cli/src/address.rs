@@ -23,6 +23,8 @@ const DO_THEY_KNOW: &str = "do Sentinels run there, and do they know a master of
      runs? `redis-cli -p 26379 SENTINEL MASTERS` shows their masters";
 const DO_NODES_RUN: &str = "do its nodes run there, and does `redis-cli -c CLUSTER INFO` say \
      cluster_state:ok? Name other nodes with --url or RLOCK_URL";
+const DO_MEMBERS_RUN: &str = "does a majority of the servers in --quorum run, and can it be \
+     reached from here?";
 const LOAD_THE_MODULE: &str = "start the server with `redis-server --loadmodule \
      /path/to/librlock.so`, or put `loadmodule /path/to/librlock.so` into its configuration";
 const CHECK_CREDENTIALS: &str =
@@ -286,7 +288,8 @@ impl Address {
         match &self.place {
             Place::Servers(Servers::One { .. }) => IS_IT_RUNNING,
             Place::Servers(Servers::Sentinels { .. }) => DO_THEY_KNOW,
-            Place::Servers(Servers::Cluster { .. }) | Place::Quorum(_) => DO_NODES_RUN,
+            Place::Servers(Servers::Cluster { .. }) => DO_NODES_RUN,
+            Place::Quorum(_) => DO_MEMBERS_RUN,
         }
     }
 

@@ -82,7 +82,7 @@ pub(crate) struct Exec {
     at_least: Option<Duration>,
 
     /// Share the lock with other shared requests.
-    #[arg(short, long)]
+    #[arg(short, long, conflicts_with = "limit")]
     shared: bool,
 
     /// Use the lock as a semaphore: several holders share it, and together
@@ -495,7 +495,12 @@ impl Execution<'_> {
     fn after_release(&self, released: Result<(), Error>) -> Result<(), Failure> {
         match released {
             Ok(()) => Ok(()),
-            Err(Error::Lost(loss)) => {
+            // Something else has replaced the lock under its key.
+            Err(loss @ (Error::Lost(_) | Error::NotALock(_))) => {
+                let loss = match &loss {
+                    Error::Lost(loss) => loss.to_string(),
+                    other => other.to_string(),
+                };
                 let message = format!("{}: lost before the command ended: {loss}", self.key());
                 Err(Failure::new(Code::Lost, message))
             }

@@ -168,7 +168,7 @@ pub enum Error {
     ///
     /// Only a call for the same keys can enter a hold of several keys again.
     /// Release that guard first, or use another owner.
-    #[error("{owner} already holds {keys} together, and cannot enter only some of them")]
+    #[error("{owner} holds {keys} by another guard, and can enter exactly these keys again")]
     HeldOtherwise {
         /// The owner of that guard.
         owner: Owner,

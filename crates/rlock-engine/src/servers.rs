@@ -648,13 +648,17 @@ impl<'a> Url<'a> {
         form: &'static str,
     ) -> Result<[Option<&'a str>; N], Error> {
         let mut values = [None; N];
+        let mut names_protocol = false;
         for pair in self.query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             if name == "protocol" {
-                if matches!(value, "3" | "resp3") {
-                    continue;
+                if !matches!(value, "3" | "resp3") {
+                    return Err(out_of_range("url", "of another protocol", "protocol=3"));
                 }
-                return Err(out_of_range("url", "of another protocol", "protocol=resp3"));
+                if std::mem::replace(&mut names_protocol, true) {
+                    return Err(out_of_range("url", "with a parameter twice", form));
+                }
+                continue;
             }
             let place = names.iter().position(|known| *known == name);
             match place.and_then(|place| values.get_mut(place)) {
@@ -840,6 +844,7 @@ mod tests {
             ("unix:///a#x", "with a fragment"),
             ("unix:///a?database=2", "unknown parameter"),
             ("unix:///a?db=1&db=2", "a parameter twice"),
+            ("redis://a?protocol=3&protocol=3", "a parameter twice"),
             ("unix:///a?db=", "of an unknown database"),
             ("redis://ann@a", "a user without a password"),
             ("redis+cluster://ann@a", "a user without a password"),

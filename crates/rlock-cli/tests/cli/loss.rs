@@ -190,22 +190,24 @@ fn a_refused_renewal_is_reported_before_the_loss() {
 
 #[test]
 fn a_loss_that_only_the_release_finds_is_121() {
-    let server = Server::start();
-    let directory = tempfile::tempdir().unwrap();
     let script =
         "echo $$ > id; echo ready; until [ -e over ] || [ ! -d \"$PWD\" ]; do sleep 0.01; done";
-    let mut command = exec(&server, &["k"], script);
-    let mut running = Running::start(command.current_dir(directory.path()));
-    running.until_says("ready");
-    let id = std::fs::read_to_string(directory.path().join("id")).unwrap();
-    // The program is stopped, so it learns of the loss only after the command
-    // has ended.
-    running.signal("-STOP");
-    let _: u64 = server.admin().run("RLOCK.FORCE k");
-    std::fs::write(directory.path().join("over"), "").unwrap();
-    eventually("the command has ended", || !is_running(id.trim()));
-    running.signal("-CONT");
-    running.finish().assert_code(121);
+    for end in ["RLOCK.FORCE k", "SET k other"] {
+        let server = Server::start();
+        let directory = tempfile::tempdir().unwrap();
+        let mut command = exec(&server, &["k"], script);
+        let mut running = Running::start(command.current_dir(directory.path()));
+        running.until_says("ready");
+        let id = std::fs::read_to_string(directory.path().join("id")).unwrap();
+        // The program is stopped, so it learns of the loss only after the command
+        // has ended.
+        running.signal("-STOP");
+        let _: redis::Value = server.admin().run(end);
+        std::fs::write(directory.path().join("over"), "").unwrap();
+        eventually("the command has ended", || !is_running(id.trim()));
+        running.signal("-CONT");
+        running.finish().assert_code(121);
+    }
 }
 
 #[test]

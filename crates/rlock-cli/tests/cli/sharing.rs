@@ -90,6 +90,7 @@ fn a_limit_admits_its_number_of_permits() {
 #[test]
 fn more_permits_than_the_limit_are_a_mistake() {
     let server = Server::start();
+    assert_eq!(code(&server, &["k", "--limit", "2", "--shared"]), Some(2));
     assert_eq!(
         code(&server, &["k", "--limit", "2", "--permits", "3"]),
         Some(2)

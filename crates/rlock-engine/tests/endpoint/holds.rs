@@ -173,7 +173,7 @@ fn several_keys_are_entered_only_together() {
     ] {
         it.asks_as("me", key, rest, Terms::new());
         let did = it.actions().pop().unwrap();
-        assert!(did.contains("me already holds"), "{key} {rest:?}: {did}");
+        assert!(did.contains("by another guard"), "{key} {rest:?}: {did}");
     }
 }
 
