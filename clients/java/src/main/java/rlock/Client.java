@@ -41,6 +41,8 @@ import rlock.Format.Action;
 public final class Client implements AutoCloseable {
     static final String VERSION = "0.1.0";
 
+    /** How many tasks run before the client reads its sockets and looks at its timer. */
+    private static final int TASKS_PER_TURN = 256;
     private static final long FENCE_MAX = (1L << 53) - 1;
     private static final System.Logger LOG = System.getLogger("rlock");
     private static final Format.Mode EXCLUSIVE = new Format.Mode(Format.ACCESS_EXCLUSIVE, 1, 0);
@@ -298,14 +300,15 @@ public final class Client implements AutoCloseable {
     void post(Runnable task) {
         tasks.add(task);
         if (isEnded) {
-            doTasks();
+            doTasks(Integer.MAX_VALUE);
         } else if (!isAwake.getAndSet(true)) {
             selector.wakeup();
         }
     }
 
-    private synchronized void doTasks() {
-        for (Runnable task; (task = tasks.poll()) != null;) {
+    private synchronized void doTasks(int most) {
+        Runnable task;
+        for (int left = most; left > 0 && (task = tasks.poll()) != null; left--) {
             task.run();
         }
     }
@@ -327,7 +330,7 @@ public final class Client implements AutoCloseable {
                     ((Connection) key.attachment()).isReady();
                 }
                 selector.selectedKeys().clear();
-                doTasks();
+                doTasks(TASKS_PER_TURN);
                 if (due != Engine.NONE && due <= clock.now()) {
                     handle(Format.tick(new Writer()));
                 }
@@ -344,7 +347,7 @@ public final class Client implements AutoCloseable {
                 connections.values().forEach(Connection::close);
             }
         }
-        doTasks();
+        doTasks(Integer.MAX_VALUE);
         engine.close();
         try {
             clock.close();
@@ -402,7 +405,7 @@ public final class Client implements AutoCloseable {
         handle(event);
     }
 
-    /** Lets a connection write its output after all pending tasks. */
+    /** Lets a connection write its output after the tasks of this turn. */
     void writes(Connection connection) {
         writing.add(connection);
     }
