@@ -54,6 +54,8 @@ public final class Client implements AutoCloseable {
     private final Selector selector;
     private final Thread thread;
     private final Queue<Runnable> tasks = new ConcurrentLinkedQueue<>();
+    /** The task that has failed. It is the next one: after the end, a task only completes what its caller waits for. */
+    private Runnable failed;
     private final AtomicBoolean isAwake = new AtomicBoolean();
     private final AtomicLong last = new AtomicLong();
     /** One number for all clients, so that each activity is another owner in every client. */
@@ -300,60 +302,129 @@ public final class Client implements AutoCloseable {
     void post(Runnable task) {
         tasks.add(task);
         if (isEnded) {
-            doTasks(Integer.MAX_VALUE);
+            doLastTasks();
         } else if (!isAwake.getAndSet(true)) {
             selector.wakeup();
         }
     }
 
+    /** After the end, as soon as there is memory for them. */
+    private void doLastTasks() {
+        while (true) {
+            try {
+                doTasks(Integer.MAX_VALUE);
+                return;
+            } catch (OutOfMemoryError again) {
+                Thread.yield();
+            }
+        }
+    }
+
     private synchronized void doTasks(int most) {
-        Runnable task;
-        for (int left = most; left > 0 && (task = tasks.poll()) != null; left--) {
-            task.run();
+        for (int left = most; left > 0; left--) {
+            var task = failed != null ? failed : tasks.poll();
+            failed = null;
+            if (task == null) {
+                return;
+            }
+            try {
+                task.run();
+            } catch (RuntimeException | Error error) {
+                failed = task;
+                throw error;
+            }
         }
     }
 
     private void run() {
+        Throwable failure = null;
         while (!isEnded) {
             try {
-                isAwake.set(false);
-                var pause = due == Engine.NONE ? Long.MAX_VALUE : due - clock.now();
-                if (!tasks.isEmpty() || pause <= 0) {
-                    selector.selectNow();
-                } else {
-                    selector.select(Math.min(pause / 1_000_000 + 1, 3_600_000));
-                }
-                // A stage of a future may have interrupted this thread.
-                Thread.interrupted();
-                isAwake.set(true);
-                for (var key : selector.selectedKeys()) {
-                    ((Connection) key.attachment()).isReady();
-                }
-                selector.selectedKeys().clear();
-                doTasks(TASKS_PER_TURN);
-                if (due != Engine.NONE && due <= clock.now()) {
-                    handle(Format.tick(new Writer()));
-                }
-                while (!writing.isEmpty()) {
-                    var these = List.copyOf(writing);
-                    writing.clear();
-                    these.forEach(Connection::flush);
-                }
+                turn();
             } catch (IOException | RuntimeException | Error error) {
-                LOG.log(System.Logger.Level.ERROR, "the client has failed and is closed", error);
                 isEnded = true;
-                calls.values().forEach(call -> call.end.completeExceptionally(error));
-                holds.values().forEach(hold -> hold.lost(why(Format.ENDING_LEASE_ENDED)));
-                connections.values().forEach(Connection::close);
+                failure = error;
             }
         }
-        doTasks(Integer.MAX_VALUE);
-        engine.close();
+        while (failure != null && !areWaitsEnded(failure)) {
+            Thread.yield();
+        }
+        doLastTasks();
+        if (failure != null) {
+            log(System.Logger.Level.ERROR, "the client has failed and is closed", failure);
+        }
         try {
+            engine.close();
             clock.close();
             selector.close();
-        } catch (IOException error) {
-            LOG.log(System.Logger.Level.DEBUG, "closing", error);
+        } catch (IOException | Error error) {
+            log(System.Logger.Level.DEBUG, "closing", error);
+        }
+    }
+
+    /** Waits for input, a task or the deadline, and does what is due. */
+    private void turn() throws IOException {
+        isAwake.set(false);
+        var pause = due == Engine.NONE ? Long.MAX_VALUE : due - clock.now();
+        if (!tasks.isEmpty() || pause <= 0) {
+            selector.selectNow();
+        } else {
+            selector.select(Math.min(pause / 1_000_000 + 1, 3_600_000));
+        }
+        // A stage of a future may have interrupted this thread.
+        Thread.interrupted();
+        isAwake.set(true);
+        for (var key : selector.selectedKeys()) {
+            ((Connection) key.attachment()).isReady();
+        }
+        selector.selectedKeys().clear();
+        doTasks(TASKS_PER_TURN);
+        if (due != Engine.NONE && due <= clock.now()) {
+            handle(Format.tick(new Writer()));
+        }
+        while (!writing.isEmpty()) {
+            var these = List.copyOf(writing);
+            writing.clear();
+            these.forEach(Connection::flush);
+        }
+    }
+
+    /** Ends all calls and holds of a client that has failed. False if that fails too, for example because there is no memory. */
+    private boolean areWaitsEnded(Throwable failure) {
+        try {
+            for (var call : calls.values()) {
+                call.end.completeExceptionally(failure);
+            }
+            for (var hold : holds.values()) {
+                hold.lost(why(Format.ENDING_LEASE_ENDED));
+            }
+            for (var connection : connections.values()) {
+                connection.close();
+            }
+            return true;
+        } catch (RuntimeException | Error again) {
+            return false;
+        }
+    }
+
+    /** Completes a future in a stage of another one, which would hide that there is no memory for it. */
+    static void fail(CompletableFuture<?> end, Throwable why) {
+        while (true) {
+            try {
+                end.completeExceptionally(why);
+                return;
+            } catch (OutOfMemoryError again) {
+                Thread.yield();
+            }
+        }
+    }
+
+    /** What a handler of the log throws changes nothing else. */
+    private static void log(System.Logger.Level level, String text, Throwable thrown) {
+        try {
+            LOG.log(level, text, thrown);
+        } catch (RuntimeException | Error unwritten) {
+            // There is no other place to report it.
         }
     }
 
@@ -457,7 +528,7 @@ public final class Client implements AutoCloseable {
                 }
                 return;
             case Action.NOTE:
-                reports.add(() -> LOG.log(level(it.level), it.text));
+                reports.add(() -> log(level(it.level), it.text, null));
                 return;
             case Action.OCCURRED:
                 occurred(it, reports);
@@ -469,7 +540,6 @@ public final class Client implements AutoCloseable {
             reports.add(() -> call.changes.accept(it));
             return;
         }
-        calls.remove(it.call);
         if (it.kind == Action.GRANTED) {
             if (call == null) {
                 step(Format.untaken(new Writer(), it.guard), reports);
@@ -478,19 +548,20 @@ public final class Client implements AutoCloseable {
             call.hold.granted(it);
             holds.put(it.guard, call.hold);
         }
-        if (call == null) {
-            return;
+        if (call != null) {
+            reports.add(() -> complete(call, it));
         }
+    }
+
+    private void complete(Call call, Action it) {
         if (it.kind == Action.FAILED) {
-            reports.add(() -> call.end.completeExceptionally(RlockException.of(it.code, it.text, it.isTransient)));
-        } else {
-            reports.add(() -> {
-                // It may have been cancelled at the same moment.
-                if (!call.end.complete(it) && it.kind == Action.GRANTED) {
-                    call.hold.releaseAsync();
-                }
-            });
+            call.end.completeExceptionally(RlockException.of(it.code, it.text, it.isTransient));
+        } else if (!call.end.complete(it) && it.kind == Action.GRANTED) {
+            // It was cancelled at the same moment.
+            call.hold.releaseAsync();
         }
+        // Not before: if the client fails in between, it completes the call.
+        calls.remove(it.call);
     }
 
     private void occurred(Action it, List<Runnable> reports) {
@@ -509,7 +580,7 @@ public final class Client implements AutoCloseable {
         try {
             consumer.accept(it);
         } catch (Throwable thrown) {
-            LOG.log(System.Logger.Level.ERROR, "the function of " + name + " has thrown", thrown);
+            log(System.Logger.Level.ERROR, "the function of " + name + " has thrown", thrown);
         }
     }
 

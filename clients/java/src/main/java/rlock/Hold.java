@@ -142,7 +142,7 @@ public class Hold implements AutoCloseable {
         synchronized (this) {
             if (released != null) {
                 var lost = lostFor(Client.why(Format.ENDING_RELEASED));
-                return some == null ? released.copy() : CompletableFuture.failedFuture(lost);
+                return some == null ? copy(released) : CompletableFuture.failedFuture(lost);
             }
             if (some != null && (some < 1 || some > permits)) {
                 throw new IllegalArgumentException("permits is " + some + ", it must be from 1 to " + permits);
@@ -165,11 +165,23 @@ public class Hold implements AutoCloseable {
             if (error == null || (error instanceof LostException && isNoLoss)) {
                 end.complete(null);
             } else {
-                end.completeExceptionally(error);
+                Client.fail(end, error);
             }
         });
-        // Each caller gets a copy, so that cancelling it does not affect other callers.
-        return end.copy();
+        return copy(end);
+    }
+
+    /** Each caller gets a copy, so that cancelling it does not affect other callers. */
+    private static CompletableFuture<Void> copy(CompletableFuture<Void> end) {
+        var copy = new CompletableFuture<Void>();
+        end.whenComplete((none, error) -> {
+            if (error == null) {
+                copy.complete(null);
+            } else {
+                Client.fail(copy, error);
+            }
+        });
+        return copy;
     }
 
     /** Makes the lease last for at least this time from now. */

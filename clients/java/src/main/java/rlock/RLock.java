@@ -222,7 +222,7 @@ public final class RLock implements Lock {
         var granted = new CompletableFuture<H>();
         call.whenComplete((action, error) -> {
             if (error != null) {
-                granted.completeExceptionally(error);
+                Client.fail(granted, error);
             } else if (!granted.complete(action.kind == Format.Action.REFUSED ? null : hold)
                     && action.kind != Format.Action.REFUSED) {
                 // It was cancelled at the same moment.

@@ -1,16 +1,37 @@
 package rlock;
 
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+import static rlock.Servers.eventually;
 import static rlock.Servers.pause;
 
 import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.function.Supplier;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
 /** What the client's thread survives, and what happens to its callers at its end. */
 @Timeout(60)
 class ThreadTest {
+    private static final String NOWHERE = "redis://127.0.0.1:1";
+
+    /** In another thread, because this call may not return. */
+    private static <T> T soon(Supplier<T> call) throws Exception {
+        return CompletableFuture.supplyAsync(call).get(10, TimeUnit.SECONDS);
+    }
+
+    private static Throwable failure(CompletableFuture<?> of) {
+        return assertThrows(ExecutionException.class, () -> of.get(10, TimeUnit.SECONDS)).getCause();
+    }
+
     private static void repeat(Client client, AtomicBoolean isEnded) {
         client.post(() -> {
             if (!isEnded.get()) {
@@ -29,6 +50,85 @@ class ThreadTest {
             client.getLock("l").acquireAsync().thenCompose(Hold::releaseAsync).get(10, TimeUnit.SECONDS);
             pause(1500);
             hold.check();
+        }
+    }
+
+    @Test
+    void aLogThatThrowsEndsNothing() throws Exception {
+        var settings = Client.builder(NOWHERE).retryTimeout(Duration.ofMillis(300)).listener(occurrence -> {
+            throw new IllegalStateException("the listener's");
+        });
+        var lines = new ArrayList<String>();
+        try (var client = settings.build(); var throwing = new Logged(line -> {
+            lines.add(line.getMessage());
+            throw new IllegalStateException("the log's disk is full");
+        })) {
+            for (int i = 0; i < 2; i++) {
+                var error = failure(client.getLock("k").acquireAsync(Duration.ZERO, null));
+                assertEquals("Unavailable", ((RlockException) error).code());
+            }
+            assertTrue(lines.contains("the function of listener has thrown"), lines::toString);
+            client.close(Duration.ZERO);
+        }
+    }
+
+    /** Its log throws too. */
+    @Test
+    void aClientThatFailsEndsItsCallsAndItsHolds() throws Exception {
+        try (var server = new Servers(); var client = Client.of(server.url); var throwing = new Logged(line -> {
+            throw new IllegalStateException("the log's disk is full");
+        })) {
+            var hold = client.getLock("k").acquire();
+            var lost = new CompletableFuture<LostException>();
+            hold.onLost(lost::complete, Runnable::run);
+            var waits = client.getLock("k").acquireAsync();
+            eventually("it waits", () -> server.isQueued("k", 1));
+            var isFirst = new AtomicBoolean(true);
+            var task = new CompletableFuture<String>();
+            client.post(() -> {
+                if (isFirst.getAndSet(false)) {
+                    throw new OutOfMemoryError("of the test");
+                }
+                task.complete("again");
+            });
+            assertEquals("of the test", failure(waits).getMessage());
+            lost.get(10, TimeUnit.SECONDS);
+            assertEquals("again", task.get(10, TimeUnit.SECONDS));
+            assertFalse(soon(hold::isValid));
+            assertEquals("Closed", ((RlockException) failure(client.getLock("l").acquireAsync())).code());
+            eventually("no connection", () -> server.connections() == 0);
+        }
+    }
+
+    @Test
+    void aFutureFailsAlthoughMemoryIsShortForAMoment() {
+        var isFirst = new AtomicBoolean(true);
+        var end = new CompletableFuture<Void>() {
+            @Override
+            public boolean completeExceptionally(Throwable why) {
+                if (isFirst.getAndSet(false)) {
+                    throw new OutOfMemoryError("of the test");
+                }
+                return super.completeExceptionally(why);
+            }
+        };
+        Client.fail(end, new IllegalStateException("why"));
+        assertEquals("why", failure(end).getMessage());
+    }
+
+    @Test
+    void aCallWhoseGrantMakesTheClientFailEnds() throws Exception {
+        try (var server = new Servers(); var client = Client.of(server.url)) {
+            var hold = new Hold(client, List.of("k"), 1, true, null) {
+                @Override
+                void granted(Format.Action it) {
+                    throw new OutOfMemoryError("of the test");
+                }
+            };
+            var wanted = new Format.Wanted(new Format.Owner(Format.OWNING_NEW, 0, ""), List.of("k"), new Format.Mode(0, 1, 0));
+            var form = Terms.standard().form();
+            var end = client.call(hold, (to, call) -> Format.lock(to, call, wanted, Engine.NONE, form));
+            assertEquals("of the test", failure(end).getMessage());
         }
     }
 }
