@@ -20,7 +20,6 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
@@ -240,21 +239,19 @@ public final class Client implements AutoCloseable {
         close(Duration.ofSeconds(5));
     }
 
-    /** The same, within {@code timeout}. */
+    /** The same, within {@code timeout}. An interrupt does not shorten it; the thread stays interrupted. */
     public void close(Duration timeout) {
         if (isClosing) {
             return;
         }
         refuseToBlock();
         post(() -> handle(Format.leaveAll(new Writer())));
-        var flushed = call(null, Format::flush);
+        var flushed = call(null, Format::flush).completeOnTimeout(null, timeout.toMillis(), TimeUnit.MILLISECONDS);
         isClosing = true;
         try {
-            flushed.get(timeout.toMillis(), TimeUnit.MILLISECONDS);
-        } catch (ExecutionException | TimeoutException tooLate) {
+            join(flushed);
+        } catch (RuntimeException notReleased) {
             // The other holds end with their leases.
-        } catch (InterruptedException interrupted) {
-            Thread.currentThread().interrupt();
         }
         var ended = new CompletableFuture<Void>();
         post(() -> {
@@ -269,6 +266,8 @@ public final class Client implements AutoCloseable {
         if (isEnded) {
             return;
         }
+        // The releases may not have been written yet.
+        flush();
         handle(Format.closed(new Writer()));
         isEnded = true;
         connections.values().forEach(Connection::close);
@@ -382,6 +381,10 @@ public final class Client implements AutoCloseable {
         if (due != Engine.NONE && due <= clock.now()) {
             handle(Format.tick(new Writer()));
         }
+        flush();
+    }
+
+    private void flush() {
         while (!writing.isEmpty()) {
             var these = List.copyOf(writing);
             writing.clear();

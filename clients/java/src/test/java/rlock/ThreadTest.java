@@ -131,4 +131,31 @@ class ThreadTest {
             assertEquals("of the test", failure(end).getMessage());
         }
     }
+
+    @Test
+    void anInterruptedThreadClosesItsClientAsAnyOtherDoes() throws Exception {
+        try (var server = new Servers()) {
+            for (int i = 0; i < 20; i++) {
+                var client = Client.of(server.url);
+                client.getLock("k" + i).acquire();
+                Thread.currentThread().interrupt();
+                client.close();
+                assertTrue(Thread.interrupted());
+                assertTrue(server.isFree("k" + i));
+            }
+        }
+    }
+
+    @Test
+    void aCloseThatDoesNotWaitStillSendsTheReleases() throws Exception {
+        try (var server = new Servers()) {
+            for (int i = 0; i < 20; i++) {
+                var key = "k" + i;
+                var client = Client.of(server.url);
+                client.getLock(key).acquire();
+                client.close(Duration.ZERO);
+                eventually(key + " is free", () -> server.isFree(key));
+            }
+        }
+    }
 }
