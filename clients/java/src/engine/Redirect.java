@@ -13,13 +13,11 @@ import java.util.Set;
 import java.util.stream.Collectors;
 
 /**
- * Has the engine's classes call {@code rlock.Comparisons} for the comparisons that are in it, instead of Chicory's methods. Only
- * the table of constants of each class file changes. The argument is the directory of the classes.
+ * Has the engine's classes call {@code rlock.Comparisons} and {@code rlock.Interruption} for the methods that are in them, instead
+ * of Chicory's. Only the table of constants of each class file changes. The argument is the directory of the classes.
  */
 final class Redirect {
-    private static final String FROM = "com/dylibso/chicory/runtime/OpcodeImpl";
-    private static final String TO = "rlock/Comparisons";
-    private static final Set<String> METHODS =
+    private static final Set<String> COMPARISONS =
             Set.of("I32_LT_U", "I32_LE_U", "I32_GT_U", "I32_GE_U", "I64_LT_U", "I64_LE_U", "I64_GT_U", "I64_GE_U");
     /** Behind the magic number and the version. */
     private static final int COUNT = 8;
@@ -75,40 +73,47 @@ final class Redirect {
     }
 
     /** The places of the references to these methods of a class. */
-    private List<Integer> references(String type) {
+    private List<Integer> references(String type, Set<String> methods) {
         // A reference to a method has a class, which has a name, and a name with a type.
         return offsets.values().stream().filter(at -> file[at] == 10 && type.equals(textAt(at(at + 1) + 1))
-                && METHODS.contains(textAt(at(at + 3) + 1))).collect(Collectors.toList());
+                && methods.contains(textAt(at(at + 3) + 1))).collect(Collectors.toList());
     }
 
     /** The file with two more constants: the name of our class, and the class. The references lead to it. */
-    private byte[] redirected() throws IOException {
-        references(FROM).forEach(at -> bytes.putChar(at + 1, (char) (count + 1)));
+    private byte[] redirected(List<Integer> references, String to) throws IOException {
+        references.forEach(at -> bytes.putChar(at + 1, (char) (count + 1)));
         bytes.putChar(COUNT, (char) (count + 2));
         var all = new ByteArrayOutputStream();
-        var to = new DataOutputStream(all);
-        to.write(file, 0, end);
-        to.writeByte(1);
-        to.writeUTF(TO);
-        to.writeByte(7);
-        to.writeShort(count);
-        to.write(file, end, file.length - end);
+        var output = new DataOutputStream(all);
+        output.write(file, 0, end);
+        output.writeByte(1);
+        output.writeUTF(to);
+        output.writeByte(7);
+        output.writeShort(count);
+        output.write(file, end, file.length - end);
         return all.toByteArray();
     }
 
-    public static void main(String[] arguments) throws IOException {
+    private static void redirect(Path directory, String from, Set<String> methods, String to) throws IOException {
         int known = 0;
-        try (var files = Files.newDirectoryStream(Path.of(arguments[0], "rlock"), "Compiled*.class")) {
+        try (var files = Files.newDirectoryStream(directory, "Compiled*.class")) {
             for (var path : files) {
                 var file = new Redirect(Files.readAllBytes(path));
-                known += file.references(FROM).size() + file.references(TO).size();
-                if (!file.references(FROM).isEmpty()) {
-                    Files.write(path, file.redirected());
+                var references = file.references(from, methods);
+                known += references.size() + file.references(to, methods).size();
+                if (!references.isEmpty()) {
+                    Files.write(path, file.redirected(references, to));
                 }
             }
         }
         if (known == 0) {
-            throw new IllegalStateException("no class calls " + FROM + ": has Chicory's compiler changed?");
+            throw new IllegalStateException("no class calls " + from + ": has Chicory's compiler changed?");
         }
+    }
+
+    public static void main(String[] arguments) throws IOException {
+        var directory = Path.of(arguments[0], "rlock");
+        redirect(directory, "com/dylibso/chicory/runtime/OpcodeImpl", COMPARISONS, "rlock/Comparisons");
+        redirect(directory, "rlock/CompiledMachineShaded", Set.of("checkInterruption"), "rlock/Interruption");
     }
 }

@@ -5,10 +5,7 @@ import com.dylibso.chicory.runtime.Instance;
 import com.dylibso.chicory.runtime.Memory;
 import rlock.Engine.Writer;
 
-/**
- * The engine in WebAssembly, which Chicory has compiled to bytecode. Its code throws in an interrupted thread, which would leave
- * the engine in an inconsistent state.
- */
+/** The engine in WebAssembly, which Chicory has compiled to bytecode. It runs in an interrupted thread too: {@link Interruption}. */
 final class Bytecode implements Machine {
     private final Instance instance;
     private final Memory memory;

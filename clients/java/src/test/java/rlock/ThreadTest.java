@@ -158,4 +158,56 @@ class ThreadTest {
             }
         }
     }
+
+    private interface Work {
+        void run() throws Exception;
+    }
+
+    private static void withEachEngine(Work work) throws Exception {
+        for (var kind : List.of("native", "bytecode")) {
+            System.setProperty(Engine.KIND, kind);
+            try {
+                work.run();
+            } finally {
+                System.clearProperty(Engine.KIND);
+            }
+        }
+    }
+
+    @Test
+    void anInterruptOfTheClientsThreadEndsNothing() throws Exception {
+        withEachEngine(() -> {
+            try (var server = new Servers(); var client = Client.of(server.url)) {
+                var hold = client.getLock("k").acquire();
+                client.post(() -> Thread.currentThread().interrupt());
+                assertTrue(soon(hold::isValid));
+                var thread = new CompletableFuture<Thread>();
+                client.post(() -> thread.complete(Thread.currentThread()));
+                var isEnded = new AtomicBoolean();
+                var interrupts = CompletableFuture.runAsync(() -> {
+                    while (!isEnded.get()) {
+                        thread.join().interrupt();
+                    }
+                });
+                for (int i = 0; i < 200; i++) {
+                    client.getLock("l").acquireAsync().thenCompose(Hold::releaseAsync).get(10, TimeUnit.SECONDS);
+                    assertTrue(soon(hold::isValid));
+                }
+                isEnded.set(true);
+                interrupts.join();
+            }
+        });
+    }
+
+    @Test
+    void anInterruptedThreadOpensAClient() throws Exception {
+        withEachEngine(() -> {
+            Thread.currentThread().interrupt();
+            try {
+                Client.of(NOWHERE).close();
+            } finally {
+                assertTrue(Thread.interrupted());
+            }
+        });
+    }
 }
