@@ -561,10 +561,28 @@ public final class Client implements AutoCloseable {
             call.end.completeExceptionally(RlockException.of(it.code, it.text, it.isTransient));
         } else if (!call.end.complete(it) && it.kind == Action.GRANTED) {
             // It was cancelled at the same moment.
-            call.hold.releaseAsync();
+            untaken(it.guard);
         }
         // Not before: if the client fails in between, it completes the call.
         calls.remove(it.call);
+    }
+
+    /**
+     * Returns a grant whose caller no longer exists, before the server receives the next request of that caller, which would
+     * otherwise seem to wait while it holds the lock. A thread that cancels a call may run its stages, even if it has just ended.
+     */
+    void untaken(long guard) {
+        Runnable task = () -> {
+            if (!isEnded) {
+                holds.remove(guard);
+                handle(Format.untaken(new Writer(), guard));
+            }
+        };
+        if (Thread.currentThread() == thread) {
+            task.run();
+        } else {
+            post(task);
+        }
     }
 
     private void occurred(Action it, List<Runnable> reports) {

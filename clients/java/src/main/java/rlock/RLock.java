@@ -226,7 +226,7 @@ public final class RLock implements Lock {
             } else if (!granted.complete(action.kind == Format.Action.REFUSED ? null : hold)
                     && action.kind != Format.Action.REFUSED) {
                 // It was cancelled at the same moment.
-                hold.releaseAsync();
+                client.untaken(hold.number);
             }
         });
         granted.whenComplete((it, error) -> {

@@ -210,4 +210,30 @@ class ThreadTest {
             }
         });
     }
+
+    /** A stage of one grant cancels the next one, which came in the same message. */
+    @Test
+    void aGrantThatIsCancelledAtItsMomentIsReturnedBeforeTheNextRequest() throws Exception {
+        try (var server = new Servers(); var other = Client.of(server.url); var client = Client.of(server.url)) {
+            var first = other.getLock("a").acquire();
+            var holder = other.activity();
+            var b = other.getLock("b").acquireAsync(null, holder).get();
+            var activity = client.activity();
+            var one = client.getReadLock("a").acquireAsync();
+            var two = client.getReadLock("a").acquireAsync(null, activity);
+            var next = one.thenCompose(hold -> {
+                two.cancel(false);
+                var waits = client.getLock("b").acquireAsync(null, activity);
+                hold.releaseAsync();
+                return waits;
+            });
+            eventually("both wait", () -> server.isQueued("a", 2));
+            var a = other.getLock("a").acquireAsync(null, holder);
+            eventually("it waits", () -> server.isQueued("a", 3));
+            first.close();
+            a.get(10, TimeUnit.SECONDS).close();
+            b.close();
+            next.get(10, TimeUnit.SECONDS).close();
+        }
+    }
 }
