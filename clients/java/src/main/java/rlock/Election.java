@@ -137,7 +137,7 @@ public final class Election {
         return tryCampaign(bytes(value), wait);
     }
 
-    /** Waits until this process leads. Cancelling the future withdraws the request. Stages without {@code Async} must not block. */
+    /** Waits until this process leads. The request is withdrawn as by {@link RLock#acquireAsync}. Stages without {@code Async} must not block. */
     public CompletableFuture<Leadership> campaignAsync(byte[] value) {
         return campaignAsync(value, null, null);
     }

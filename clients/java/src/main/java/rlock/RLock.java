@@ -159,7 +159,10 @@ public final class RLock implements Lock {
         return Optional.ofNullable(client.await(() -> granted(wait, null, terms)));
     }
 
-    /** Waits for the lock. Cancelling the future withdraws the request. Stages without {@code Async} must not block. */
+    /**
+     * Waits for the lock. If the future ends before the grant, for example because it is cancelled or by {@code orTimeout}, the
+     * request is withdrawn. Stages without {@code Async} must not block.
+     */
     public CompletableFuture<Hold> acquireAsync() {
         return granted(null, null, terms);
     }
@@ -230,9 +233,8 @@ public final class RLock implements Lock {
             }
         });
         granted.whenComplete((it, error) -> {
-            if (granted.isCancelled()) {
-                call.cancel(false);
-            }
+            // It may have ended otherwise than by the grant. After the grant this does nothing.
+            call.cancel(false);
         });
         return granted;
     }

@@ -435,6 +435,22 @@ class LockTest {
     }
 
     @Test
+    void aFutureThatEndsOtherwiseThanByTheGrantLeavesNothing() throws Exception {
+        try (var server = new Servers(); var client = Client.of(server.url)) {
+            var hold = client.getLock("k").acquire();
+            for (Consumer<CompletableFuture<Hold>> ends : List.<Consumer<CompletableFuture<Hold>>>of(
+                    it -> it.orTimeout(1, TimeUnit.MILLISECONDS), it -> it.completeOnTimeout(null, 1, TimeUnit.MILLISECONDS),
+                    it -> it.completeExceptionally(new IllegalStateException()), it -> it.complete(null))) {
+                var waits = client.getLock("k").acquireAsync();
+                eventually("it waits", () -> server.isQueued("k", 1));
+                ends.accept(waits);
+                eventually("nothing is left", () -> server.isQueued("k", 0));
+            }
+            hold.close();
+        }
+    }
+
+    @Test
     void lostRepliesAndConnectionsThatEndCostNoLockAndLeaveNone() throws Exception {
         var timer = Executors.newScheduledThreadPool(1);
         try (var server = new Servers(); var net = new Network(server.port());
