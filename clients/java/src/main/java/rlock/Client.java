@@ -76,7 +76,8 @@ public final class Client implements AutoCloseable {
 
     static final class Owned {
         final Activity activity;
-        final Map<String, ArrayDeque<Hold>> holds = new HashMap<>();
+        /** By the mode and the list of keys. */
+        final Map<List<Object>, ArrayDeque<Hold>> holds = new HashMap<>();
 
         Owned(Activity activity) {
             this.activity = activity;

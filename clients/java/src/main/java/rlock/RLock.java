@@ -180,8 +180,8 @@ public final class RLock implements Lock {
         return lease == -1 ? terms : fixed(terms, lease, unit);
     }
 
-    private String id() {
-        return mode.mode + " " + keys;
+    private List<Object> id() {
+        return List.of(mode.mode, keys);
     }
 
     private boolean push(Hold hold) {

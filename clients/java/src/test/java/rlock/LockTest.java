@@ -115,6 +115,21 @@ class LockTest {
     }
 
     @Test
+    void aNameWithACommaIsNoMultiLock() throws Exception {
+        try (var server = new Servers(); var client = Client.of(server.url)) {
+            var one = client.getLock("a, b");
+            var both = client.getMultiLock("a", "b");
+            one.lock();
+            assertFalse(both.isHeldByCurrentThread());
+            assertThrows(IllegalMonitorStateException.class, both::unlock);
+            both.lock();
+            one.unlock();
+            assertTrue(server.isFree("a, b") && !server.isFree("a"));
+            both.unlock();
+        }
+    }
+
+    @Test
     void onlyTheHoldWithAFenceIsEnded() throws Exception {
         try (var server = new Servers(); var client = Client.builder(server.url).build()) {
             var hold = client.getLock("k").acquire();
