@@ -246,8 +246,9 @@ public final class Client implements AutoCloseable {
             return;
         }
         refuseToBlock();
+        var millis = Engine.millis("timeout", Objects.requireNonNull(timeout, "timeout"));
         post(() -> handle(Format.leaveAll(new Writer())));
-        var flushed = call(null, Format::flush).completeOnTimeout(null, timeout.toMillis(), TimeUnit.MILLISECONDS);
+        var flushed = call(null, Format::flush).completeOnTimeout(null, millis, TimeUnit.MILLISECONDS);
         isClosing = true;
         try {
             join(flushed);

@@ -159,6 +159,20 @@ class ThreadTest {
         }
     }
 
+    @Test
+    void aCloseTakesAnyTime() throws Exception {
+        try (var server = new Servers(); var other = Client.of(NOWHERE)) {
+            var client = Client.of(server.url);
+            client.getLock("k").acquire();
+            client.close(Duration.ofSeconds(Long.MAX_VALUE));
+            assertTrue(server.isFree("k"));
+            var refused = assertThrows(IllegalArgumentException.class, () -> other.close(Duration.ofSeconds(-1)));
+            assertEquals("timeout is PT-1S, it must not be below zero", refused.getMessage());
+            assertThrows(NullPointerException.class, () -> other.close(null));
+            other.close(Duration.ZERO);
+        }
+    }
+
     private interface Work {
         void run() throws Exception;
     }
