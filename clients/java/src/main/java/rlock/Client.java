@@ -62,7 +62,7 @@ public final class Client implements AutoCloseable {
     private volatile boolean isClosing;
     private volatile boolean isEnded;
 
-    // Only the client's thread uses the fields below.
+    // Only the client's thread uses the fields below. After the end, other threads run tasks too: these use none.
     private final Clock clock;
     private final Engine engine;
     private final Map<Long, Connection> connections = new HashMap<>();
@@ -461,7 +461,7 @@ public final class Client implements AutoCloseable {
         call.end.whenComplete((action, error) -> {
             if (call.end.isCancelled()) {
                 post(() -> {
-                    if (calls.remove(number) != null && !isEnded) {
+                    if (!isEnded && calls.remove(number) != null) {
                         handle(Format.abandon(new Writer(), number));
                     }
                 });
@@ -617,7 +617,11 @@ public final class Client implements AutoCloseable {
     }
 
     void forget(long guard) {
-        post(() -> holds.remove(guard));
+        post(() -> {
+            if (!isEnded) {
+                holds.remove(guard);
+            }
+        });
     }
 
     static String why(int ending) {

@@ -225,6 +225,24 @@ class ThreadTest {
         });
     }
 
+    @Test
+    void stagesThatCancelOtherCallsDoNotDisturbTheEnd() throws Exception {
+        try (var server = new Servers(); var client = Client.of(server.url)) {
+            var lost = new CompletableFuture<LostException>();
+            client.getLock("k").acquire().onLost(lost::complete, Runnable::run);
+            var waits = new ArrayList<CompletableFuture<Hold>>();
+            for (int i = 0; i < 10; i++) {
+                waits.add(client.getLock("k").acquireAsync());
+            }
+            waits.forEach(each -> each.whenComplete((hold, error) -> waits.forEach(it -> it.cancel(false))));
+            eventually("they wait", () -> server.isQueued("k", 10));
+            client.post(() -> {
+                throw new OutOfMemoryError("of the test");
+            });
+            lost.get(10, TimeUnit.SECONDS);
+        }
+    }
+
     /** A stage of one grant cancels the next one, which came in the same message. */
     @Test
     void aGrantThatIsCancelledAtItsMomentIsReturnedBeforeTheNextRequest() throws Exception {
