@@ -19,6 +19,8 @@ import java.util.function.Consumer;
  * the second wait fails with {@code Deadlock}.
  */
 public final class RLock implements Lock {
+    /** The engine refuses longer ones. Users of {@link Lock} write {@code Long.MAX_VALUE} to wait for ever. */
+    private static final Duration MAX_WAIT = Duration.ofDays(30);
     private static final Format.Owner NEW = new Format.Owner(Format.OWNING_NEW, 0, "");
 
     private final Client client;
@@ -83,6 +85,7 @@ public final class RLock implements Lock {
         return push(client.join(() -> granted(Duration.ZERO, client.owned().activity, terms)));
     }
 
+    /** Waits at most this time; above 30 days, which is the limit of other waits, without limit. */
     @Override
     public boolean tryLock(long wait, TimeUnit unit) throws InterruptedException {
         return tryLock(wait, -1, unit);
@@ -90,7 +93,8 @@ public final class RLock implements Lock {
 
     /** The same, with a lease that is not renewed; −1 stands for the lock's own terms. */
     public boolean tryLock(long wait, long lease, TimeUnit unit) throws InterruptedException {
-        return push(interruptibly(Duration.ofNanos(Math.max(0, unit.toNanos(wait))), termsOf(lease, unit)));
+        var most = Duration.ofNanos(Math.max(0, unit.toNanos(wait)));
+        return push(interruptibly(most.compareTo(MAX_WAIT) > 0 ? null : most, termsOf(lease, unit)));
     }
 
     /**

@@ -129,6 +129,22 @@ class LockTest {
         }
     }
 
+    /** As users of {@link java.util.concurrent.locks.Lock} write it. */
+    @Test
+    void aWaitOfATryThatIsLongerThanTheLimitHasNone() throws Exception {
+        try (var server = new Servers(); var client = Client.of(server.url)) {
+            ask(server.port(), "CONFIG", "SET", "rlock.max-lease-ms", "2592000000");
+            var lock = client.getLock("k");
+            var days = TimeUnit.DAYS.toMillis(30);
+            for (var wait : new long[] {days, days + 1, Long.MAX_VALUE}) {
+                assertTrue(lock.tryLock(wait, TimeUnit.MILLISECONDS));
+                assertTrue(lock.tryLock(wait, 60_000, TimeUnit.MILLISECONDS));
+            }
+            assertTrue(lock.tryLock(Long.MAX_VALUE, TimeUnit.DAYS));
+            assertThrows(IllegalArgumentException.class, () -> lock.tryAcquire(millis(days + 1)));
+        }
+    }
+
     @Test
     void onlyTheHoldWithAFenceIsEnded() throws Exception {
         try (var server = new Servers(); var client = Client.builder(server.url).build()) {
