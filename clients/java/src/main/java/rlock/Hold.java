@@ -81,7 +81,13 @@ public class Hold implements AutoCloseable {
             return;
         }
         var known = over.getNow(null);
-        throw known instanceof LostException ? known : lostFor(Client.why(isReleased() ? Format.ENDING_RELEASED : Format.ENDING_LEASE_ENDED));
+        if (known instanceof LostException) {
+            throw known;
+        }
+        if (isReleased()) {
+            throw lostFor(Client.why(Format.ENDING_RELEASED));
+        }
+        throw lostFor(known == null ? Client.why(Format.ENDING_LEASE_ENDED) : known.getMessage());
     }
 
     /** Runs {@code action} in {@code executor} when the lock is lost; at once if it has been lost. */

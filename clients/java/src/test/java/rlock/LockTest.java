@@ -748,6 +748,7 @@ class LockTest {
             var error = assertThrows(CompletionException.class, waits::join);
             assertEquals("Closed", ((RlockException) error.getCause()).code());
             assertTrue(!hold.isValid() && server.isFree("k"));
+            assertEquals("k: the lock was lost: the client has been closed", assertThrows(LostException.class, hold::check).getMessage());
             assertEquals("Closed", code(client.getLock("k")::lock));
             eventually("no connection", () -> server.connections() == 0);
         }
