@@ -23,6 +23,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
+import java.util.concurrent.locks.LockSupport;
 import java.util.function.Consumer;
 import java.util.function.Supplier;
 import java.util.stream.Collectors;
@@ -42,6 +43,8 @@ public final class Client implements AutoCloseable {
 
     /** How many tasks run before the client reads its sockets and looks at its timer. */
     private static final int TASKS_PER_TURN = 256;
+    /** In nanoseconds, before the next attempt to end what somebody waits for. */
+    private static final long OUT_OF_MEMORY_PAUSE = 10_000_000;
     private static final long FENCE_MAX = (1L << 53) - 1;
     private static final System.Logger LOG = System.getLogger("rlock");
     private static final Format.Mode EXCLUSIVE = new Format.Mode(Format.ACCESS_EXCLUSIVE, 1, 0);
@@ -316,7 +319,7 @@ public final class Client implements AutoCloseable {
                 doTasks(Integer.MAX_VALUE);
                 return;
             } catch (OutOfMemoryError again) {
-                Thread.yield();
+                LockSupport.parkNanos(OUT_OF_MEMORY_PAUSE);
             }
         }
     }
@@ -348,7 +351,7 @@ public final class Client implements AutoCloseable {
             }
         }
         while (failure != null && !areWaitsEnded(failure)) {
-            Thread.yield();
+            LockSupport.parkNanos(OUT_OF_MEMORY_PAUSE);
         }
         doLastTasks();
         if (failure != null) {
@@ -419,7 +422,7 @@ public final class Client implements AutoCloseable {
                 end.completeExceptionally(why);
                 return;
             } catch (OutOfMemoryError again) {
-                Thread.yield();
+                LockSupport.parkNanos(OUT_OF_MEMORY_PAUSE);
             }
         }
     }
