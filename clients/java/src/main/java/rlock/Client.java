@@ -341,6 +341,8 @@ public final class Client implements AutoCloseable {
     }
 
     private void run() {
+        // Without memory its class could not be loaded.
+        LockSupport.parkNanos(1);
         Throwable failure = null;
         while (!isEnded) {
             try {
