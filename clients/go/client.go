@@ -375,8 +375,8 @@ func (c *Client) ask(ctx context.Context, key string, changes bool, command stri
 
 // Close ends all waits with ErrClosed, releases all holds, and closes the connections. It waits for the servers until the
 // context ends, and then returns its cause. If the server refuses to release some of them, it returns ErrNotReleased: they
-// become free when their leases end. With an ended context, it sends the releases and does not wait for their answers. It
-// also waits for the listener, for at most a second after the end of the context.
+// become free when their leases end. With an ended context, it sends the releases, for at most a second, and does not wait
+// for their answers. It also waits for the listener, for at most a second after the end of the context.
 func (c *Client) Close(ctx context.Context) error {
 	require(ctx)
 	c.mu.Lock()
@@ -397,11 +397,13 @@ func (c *Client) Close(ctx context.Context) error {
 		c.mu.Unlock()
 		return err
 	}
+	// What the engine disconnects now still has releases to write.
+	connections := c.connections
+	c.connections = map[uint64]*connection{}
 	c.event().closed()
 	c.step()
 	c.isClosed = true
 	c.timer.Stop()
-	connections := c.connections
 	for _, connection := range connections {
 		connection.endWhenWritten()
 	}
@@ -451,7 +453,7 @@ type connection struct {
 }
 
 // writeTimeout is how long a client that closes waits for its last output to be written.
-const writeTimeout = 100 * time.Millisecond
+const writeTimeout = time.Second
 
 func (c *Client) connect(a action) {
 	ctx, cancel := context.WithCancel(context.Background())

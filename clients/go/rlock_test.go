@@ -850,7 +850,7 @@ func TestCloseWithAnEndedContext(t *testing.T) {
 	s := start(t)
 	ended, cancel := context.WithCancel(background)
 	cancel()
-	for range 20 {
+	for range 5 {
 		c := connect(t, s.URL, Options{})
 		for i := range 10 {
 			must(c.Lock(background, fmt.Sprint("k", i)))(t)
