@@ -602,7 +602,8 @@ func TestPausedServer(t *testing.T) {
 	eventually(t, "nothing is left", func() bool { return isFree(t, s.port(), "k") && isFree(t, s.port(), "l") })
 }
 
-// TestFirstLock: a new process takes its first lock soon. The race detector needs most of that time.
+// TestFirstLock: a new process takes its first lock soon. The race detector needs most of that time, and a busy machine three
+// times as much. An engine that is compiled at the start took 300 ms without either.
 func TestFirstLock(t *testing.T) {
 	t.Parallel()
 	if url := os.Getenv("RLOCK_FIRST"); url != "" {
@@ -614,7 +615,7 @@ func TestFirstLock(t *testing.T) {
 	output, err := child.CombinedOutput()
 	isTrue(t, err == nil, err, string(output))
 	spent := child.ProcessState.UserTime() + child.ProcessState.SystemTime()
-	isTrue(t, spent < 60*time.Millisecond, spent)
+	isTrue(t, spent < 250*time.Millisecond, spent)
 	t.Log(spent)
 }
 
