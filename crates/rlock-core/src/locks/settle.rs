@@ -104,9 +104,9 @@ impl Locks {
             Announce::No
         };
         if self.budget.is_spent() {
-            let queue = self.table.find(name);
-            if let Some(id) = queue.filter(|id| !self.table.drop_if_idle(*id)) {
+            if let Some(id) = self.table.find(name) {
                 self.table.mark_due(id);
+                self.table.drop_if_idle(id);
             }
             return Step::without_effects(()).announcing(announce);
         }

@@ -7,12 +7,12 @@ use std::{
     time::Duration,
 };
 
-use rlock_core::{Channel, Extras, Fence, Holder, Name, Renewal, Timestamp};
+use rlock_core::{Fence, Holder, Renewal, Timestamp};
 use rlock_testkit::{
     core::{
         clients::Clients,
-        driver::{Driver, text},
-        foreign::name,
+        driver::Driver,
+        foreign::{name, names},
         messages::{MessageKind, Reply, Sent},
         operation::{CHANNELS, KEYS, OWNERS, Operation, Pass, Raise, SETS, Under},
         pair::Setup,
@@ -57,7 +57,7 @@ impl Server {
             open_calls: BTreeMap::new(),
             lost: BTreeSet::new(),
         };
-        (0..CHANNELS.len()).for_each(|channel| server.listen(channel, true));
+        (0..CHANNELS.len()).for_each(|channel| server.driver.listen(channel, true));
         server
     }
 
@@ -200,7 +200,7 @@ impl Server {
                     fence,
                     bind,
                     extras: extras.map(str::as_bytes),
-                    ..renewal(lease_ms, sessions[connection], channel)
+                    ..self.clients.renewal(lease_ms, connection, channel)
                 };
                 self.driver.renew(name(key), OWNERS[owner], &renewal)
             }
@@ -213,7 +213,7 @@ impl Server {
                 channel,
             } => {
                 let fence = under.map(|it| self.under(it, SETS[set][0], owner));
-                let renewal = renewal(lease_ms, sessions[connection], channel);
+                let renewal = self.clients.renewal(lease_ms, connection, channel);
                 self.driver
                     .renew_all(&names(set), (OWNERS[owner], fence), &renewal)
             }
@@ -283,7 +283,7 @@ impl Server {
                 });
                 self.driver.close(session);
             }
-            Operation::Listen { channel, on } => self.listen(channel, on),
+            Operation::Listen { channel, on } => self.driver.listen(channel, on),
             Operation::Follow { key } => self.driver.follow(name(key)),
             Operation::ListenToUnlocks { on } => self.driver.has_listeners = on,
             Operation::Foreign { change, .. } => {
@@ -330,16 +330,6 @@ impl Server {
         self.driver.undeliver(&names, &owner, fence);
     }
 
-    fn listen(&mut self, channel: usize, on: bool) {
-        let Channel { kind, name } = CHANNELS[channel];
-        let channel = (kind, text(name));
-        if on {
-            self.driver.listened.insert(channel);
-        } else {
-            self.driver.listened.remove(&channel);
-        }
-    }
-
     fn under(&self, under: Under, key: usize, owner: usize) -> Fence {
         let live = self.live(key);
         let held = match under {
@@ -365,21 +355,6 @@ impl Server {
 
 fn fence(number: u64) -> Fence {
     Fence::new(number).expect("it is in range")
-}
-
-fn names(set: usize) -> Vec<Name<'static>> {
-    SETS[set].iter().map(|key| name(*key)).collect()
-}
-
-fn renewal(lease_ms: u32, session: u64, channel: Option<usize>) -> Renewal<'static> {
-    Renewal {
-        lease_ms,
-        fence: None,
-        session: Some(session),
-        channel: channel.map(|it| CHANNELS[it]),
-        bind: None,
-        extras: Extras::NONE,
-    }
 }
 
 #[test]

@@ -1,14 +1,14 @@
 //! Each operation, applied to the core and to the naive model.
 
-use rlock_core::{Extras, Fence, Name, Renewal, Timestamp};
+use rlock_core::{Channel, Fence, Renewal, Timestamp};
 
 use crate::core::{
-    driver::text,
-    foreign::{far_fence, name},
+    foreign::{far_fence, name, names},
     messages::{Reply, extra_text},
     model::{Renewed, Via},
     operation::{Asked, CHANNELS, Foreign, OWNERS, Operation, Pass, Raise, SETS, Under},
     pair::{NOTHING, Pair},
+    perform::on_channel,
 };
 
 impl Pair {
@@ -100,15 +100,13 @@ impl Pair {
                 bind,
                 extras,
             } => {
-                let (owner, session) = (OWNERS[owner], self.clients.sessions[connection]);
+                let owner = OWNERS[owner];
                 let (fence, expected) = raise.map(|it| self.raise_to(it, key, owner)).unzip();
                 let renewal = Renewal {
-                    lease_ms,
                     fence,
-                    session: Some(session),
-                    channel: channel.map(|channel| CHANNELS[channel]),
                     bind,
                     extras: extras.map(str::as_bytes),
+                    ..self.clients.renewal(lease_ms, connection, channel)
                 };
                 let reply = self.driver.renew(name(key), owner, &renewal);
                 let answer = self.model.renew(key, owner, &renewed(&renewal, expected));
@@ -127,17 +125,10 @@ impl Pair {
                 connection,
                 channel,
             } => {
-                let (owner, session) = (OWNERS[owner], self.clients.sessions[connection]);
+                let owner = OWNERS[owner];
                 let fences = under.map(|it| self.under(it, SETS[set][0], owner));
                 let (fence, expected) = fences.unzip();
-                let renewal = Renewal {
-                    lease_ms,
-                    fence: None,
-                    session: Some(session),
-                    channel: channel.map(|channel| CHANNELS[channel]),
-                    bind: None,
-                    extras: Extras::NONE,
-                };
+                let renewal = self.clients.renewal(lease_ms, connection, channel);
                 let whose = (owner, fence);
                 let reply = self.driver.renew_all(&names(set), whose, &renewal);
                 let (renewed, whose) = (renewed(&renewal, None), (owner, expected));
@@ -286,12 +277,12 @@ impl Pair {
     }
 
     pub fn listen(&mut self, channel: usize, on: bool) -> (Reply<Fence>, Reply<u64>) {
-        let channel = (CHANNELS[channel].kind, text(CHANNELS[channel].name));
-        self.model.listened.retain(|it| *it != channel);
-        self.driver.listened.remove(&channel);
+        let Channel { kind, name } = CHANNELS[channel];
+        let named = on_channel(kind, name);
+        self.driver.listen(channel, on);
+        self.model.listened.retain(|it| *it != named);
         if on {
-            self.model.listened.push(channel.clone());
-            self.driver.listened.insert(channel);
+            self.model.listened.push(named);
         }
         NOTHING
     }
@@ -347,8 +338,4 @@ fn renewed(renewal: &Renewal<'static>, raise_to: Option<u64>) -> Renewed {
         grace: renewal.bind.map(|it| it.millis().into()),
         extras: renewal.extras.map(extra_text),
     }
-}
-
-fn names(set: usize) -> Vec<Name<'static>> {
-    SETS[set].iter().map(|at| name(*at)).collect()
 }

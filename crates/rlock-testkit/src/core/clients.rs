@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use rlock_core::{Request, Wait};
+use rlock_core::{Extras, Renewal, Request, Wait};
 
 use crate::core::{
     messages::Ask,
@@ -44,6 +44,23 @@ impl Clients {
     pub fn connect(&mut self, connection: usize) -> u64 {
         self.last_session += 1;
         std::mem::replace(&mut self.sessions[connection], self.last_session)
+    }
+
+    /// A renewal by one of the connections with several requests.
+    pub fn renewal(
+        &self,
+        lease_ms: u32,
+        connection: usize,
+        channel: Option<usize>,
+    ) -> Renewal<'static> {
+        Renewal {
+            lease_ms,
+            fence: None,
+            session: Some(self.sessions[connection]),
+            channel: channel.map(|channel| CHANNELS[channel]),
+            bind: None,
+            extras: Extras::NONE,
+        }
     }
 
     pub fn ask(&mut self, asked: Asked) -> Ask<'static> {

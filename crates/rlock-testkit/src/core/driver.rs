@@ -3,12 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use rlock_core::{
-    Admission, Announce, Delivery, Effect, Ended, Fence, Granted, Hold, Limits, Locks, Name,
-    Refusal, Renewal, Step, TicketId, Timestamp,
+    Admission, Announce, Channel, Delivery, Effect, Ended, Fence, Granted, Hold, Limits, Locks,
+    Name, Refusal, Renewal, Step, TicketId, Timestamp,
 };
 
 use crate::core::{
     messages::{Ask, Error, MessageKind, OnChannel, Outcome, Reply, Sent},
+    operation::CHANNELS,
+    perform::on_channel,
     store::{Store, Stored},
     stored::Others,
 };
@@ -283,6 +285,17 @@ impl Driver {
             held.and_then(|it| Some(((it.fence?, it.extras.value.as_deref()?), it.ends)));
         if let Some((value, ends)) = published {
             self.locks.follow_value(self.now, name, value, ends);
+        }
+    }
+
+    /// A client subscribes to one of the channels, or leaves it.
+    pub fn listen(&mut self, channel: usize, on: bool) {
+        let Channel { kind, name } = CHANNELS[channel];
+        let channel = on_channel(kind, name);
+        if on {
+            self.listened.insert(channel);
+        } else {
+            self.listened.remove(&channel);
         }
     }
 

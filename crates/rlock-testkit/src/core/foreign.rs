@@ -5,7 +5,7 @@ use rlock_core::{Extra, Extras, Name, codec};
 use crate::core::{
     driver::Driver,
     model::{Data, Hash, HashMode, Holder, Model},
-    operation::{Foreign, KEYS, OWNERS},
+    operation::{Foreign, KEYS, OWNERS, SETS},
     store::Value,
 };
 
@@ -13,6 +13,11 @@ pub fn name(key: usize) -> Name<'static> {
     let (db, key) = KEYS[key];
     let key = key.as_bytes();
     Name { db, key }
+}
+
+/// The keys of a set.
+pub fn names(set: usize) -> Vec<Name<'static>> {
+    SETS[set].iter().map(|key| name(*key)).collect()
 }
 
 impl Driver {

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use rlock_core::{Announce, Delivery, Effect, Fence, Granted, Hold, Listener, Name};
+use rlock_core::{Announce, ChannelKind, Delivery, Effect, Fence, Granted, Hold, Listener, Name};
 
 use crate::core::{
     driver::{Driver, text},
@@ -57,7 +57,9 @@ impl Driver {
     pub fn has_listener(&self, delivery: &Delivery) -> bool {
         match delivery {
             Delivery::Blocked(_) => true,
-            Delivery::Notify(listener) => self.listened.contains(&on_channel(listener)),
+            Delivery::Notify(listener) => self
+                .listened
+                .contains(&on_channel(listener.kind, &listener.channel)),
             Delivery::Kept => panic!("a kept place is granted nothing"),
         }
     }
@@ -98,7 +100,7 @@ impl Driver {
         owner: &[u8],
         fence: Option<Fence>,
     ) {
-        let channel = on_channel(listener);
+        let channel = on_channel(listener.kind, &listener.channel);
         if self.listened.contains(&channel) {
             self.sent.push(Sent::Message {
                 key: text(name.key),
@@ -111,6 +113,6 @@ impl Driver {
     }
 }
 
-fn on_channel(listener: &Listener) -> OnChannel {
-    (listener.kind, text(&listener.channel))
+pub fn on_channel(kind: ChannelKind, name: &[u8]) -> OnChannel {
+    (kind, text(name))
 }
