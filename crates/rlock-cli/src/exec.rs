@@ -9,6 +9,7 @@ mod renewals;
 
 use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
+use std::fmt::Display;
 use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, Instant};
 
@@ -493,17 +494,15 @@ impl Execution<'_> {
     /// unreachable server is no error: the command ran under the lock to its
     /// end, and the lock ends with its lease.
     fn after_release(&self, released: Result<(), Error>) -> Result<(), Failure> {
+        let lost = |why: &dyn Display| {
+            let message = format!("{}: lost before the command ended: {why}", self.key());
+            Err(Failure::new(Code::Lost, message))
+        };
         match released {
             Ok(()) => Ok(()),
+            Err(Error::Lost(loss)) => lost(&loss),
             // Something else has replaced the lock under its key.
-            Err(loss @ (Error::Lost(_) | Error::NotALock(_))) => {
-                let loss = match &loss {
-                    Error::Lost(loss) => loss.to_string(),
-                    other => other.to_string(),
-                };
-                let message = format!("{}: lost before the command ended: {loss}", self.key());
-                Err(Failure::new(Code::Lost, message))
-            }
+            Err(error @ Error::NotALock(_)) => lost(&error),
             Err(error) => {
                 let (key, lease) = (self.key(), humantime::format_duration(self.exec.lease()));
                 self.output.say(&format!(
