@@ -146,6 +146,8 @@ pub(crate) struct Guard {
     is_part: bool,
     pub(crate) is_extended: bool,
     pub(crate) is_over: bool,
+    /// Whether it was reported that its client has released it.
+    is_left: bool,
     pub(crate) dead_since: Option<u64>,
     /// Since when its server has nothing of it.
     pub(crate) gone_since: Option<u64>,
@@ -542,6 +544,10 @@ impl World<'_> {
     pub(crate) fn has_closed(&mut self, client: usize) {
         let this = &self.clients[client];
         let guards: Vec<u64> = this.guards.keys().copied().collect();
+        if this.guards.values().any(|it| !it.is_over && !it.is_left) {
+            self.is_wrong(|| format!("client {client} has closed, and a guard has not heard of it"));
+        }
+        let this = &self.clients[client];
         if this.calls.values().any(|it| matches!(it.what, What::Flush)) {
             self.leaves_behind(client);
         }
@@ -628,6 +634,15 @@ impl World<'_> {
     }
 
     fn is_over(&mut self, client: usize, guard: u64, why: Ending) {
+        if why == Ending::Released {
+            let this = &mut self.clients[client];
+            let mut held = this.guards.get_mut(&guard).filter(|_| this.is_closing);
+            let before = held.as_mut().map(|it| std::mem::replace(&mut it.is_left, true));
+            if before != Some(false) {
+                self.is_wrong(|| format!("guard {guard} of client {client} is not left"));
+            }
+            return;
+        }
         self.seen.losses += 1;
         if why == Ending::EndedByServer {
             self.check_ended(client, guard);
@@ -678,6 +693,7 @@ impl World<'_> {
                     grace: asked.grace,
                     is_renewed: asked.is_renewed,
                     is_plain: asked.is_plain,
+                    is_left: false,
                     is_part: false,
                     is_extended: false,
                     is_over: false,

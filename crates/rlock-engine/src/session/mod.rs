@@ -140,7 +140,7 @@ pub enum Call {
         key: Arc<[u8]>,
     },
     /// Wait until nothing is left to clean up. Failed with [`Error::NotReleased`]
-    /// if the server refused to release something.
+    /// if the server refused to release something, or the client ended before.
     Flush,
 }
 
@@ -604,6 +604,15 @@ impl Session {
     pub fn leave_all(&mut self, now: Instant) {
         self.now = now;
         self.end_calls(|it| matches!(it, Progress::Several(_)));
+        let held = self.guards.iter_mut().filter(|(_, it)| !it.is_over);
+        let held = held.map(|(guard, it)| {
+            it.is_over = true;
+            *guard
+        });
+        let why = Loss::Released;
+        for guard in held.collect::<BTreeSet<_>>() {
+            self.actions.push_back(Action::Over { guard, why });
+        }
         self.tell(engine::Event::LeaveAll);
     }
 

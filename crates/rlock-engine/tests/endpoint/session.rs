@@ -492,6 +492,28 @@ fn keys_that_were_lost_before_the_last_was_granted_are_taken_again_after_a_pause
     assert_eq!(it.did()[1..3], ended);
 }
 
+#[test]
+fn leaving_all_says_of_each_guard_once_that_it_is_over() {
+    let mut it = Client::holds(Ask::Exclusive);
+    it.locks(&["k"], Ask::Exclusive);
+    it.answers("RLOCK.ACQUIRE", ":7\r\n");
+    it.did();
+    it.does(Machine::leave_all);
+    let over = [2, 3].map(|guard| format!("over {guard}: it was released"));
+    let did = it.did();
+    assert_eq!(did[..2], over);
+    assert_eq!(did[2..], ["RLOCK.RELEASE k o ALL FENCE 7"]);
+    it.answers("RLOCK.RELEASE k", "_\r\n");
+    it.does(Machine::leave_all);
+    assert_eq!(it.did(), [""; 0]);
+    // Its loss was reported before.
+    let mut it = Client::holds(Ask::Exclusive);
+    it.loses(7, "k");
+    assert_eq!(it.last(), format!("over 2: {ENDED}"));
+    it.does(Machine::leave_all);
+    assert_eq!(it.did(), [""; 0]);
+}
+
 /// The server may never answer.
 #[test]
 fn leaving_all_ends_a_call_that_asks_whether_the_server_is_in_a_cluster() {
