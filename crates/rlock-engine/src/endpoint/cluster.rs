@@ -19,9 +19,9 @@ use crate::wire::topology::{self, Host, Range, Redirect, Reliability};
 /// between these reports, and the time limit for a server to which a slot is
 /// moving.
 pub(super) const ASKED_EVERY: Duration = Duration::from_secs(1);
-/// The interval of these questions if nothing suggests a change: a client that
-/// waits at a master that was cut off does not learn of its successor
-/// otherwise.
+/// The interval of these questions if nothing suggests a change, or if there are no
+/// holds at a master without a connection: a client that waits at a master that was
+/// cut off does not learn of its successor otherwise.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(5);
 /// How many former masters a refresh asks if no server is connected.
 const FORMER_MAX: usize = 4;
@@ -371,6 +371,7 @@ impl Endpoint {
     }
 
     fn refresh_ends(&mut self, now: Instant) {
+        let is_cut_off = self.engine.is_cut_off(now);
         let Some(cluster) = self.as_cluster() else {
             return;
         };
@@ -378,7 +379,9 @@ impl Endpoint {
             return;
         };
         cluster.earliest = now + ASKED_EVERY;
-        cluster.next = match std::mem::take(&mut cluster.is_stale) {
+        // Holds end before a promotion that is learned of too late.
+        let is_urgent = std::mem::take(&mut cluster.is_stale) || is_cut_off;
+        cluster.next = match is_urgent {
             true => cluster.earliest,
             false => now + REFRESH_INTERVAL,
         };

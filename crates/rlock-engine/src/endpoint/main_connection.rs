@@ -264,6 +264,9 @@ impl Endpoint {
         let is_left = false;
         self.engine
             .handle(now, engine::Event::ConnectionDown { node, is_left });
+        if self.engine.is_cut_off(now) {
+            self.mark_routes_stale(now);
+        }
         for Expected { kind, .. } in connection.expected {
             match kind {
                 ReplyKind::Request { id, .. } => {

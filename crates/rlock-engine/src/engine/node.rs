@@ -366,6 +366,14 @@ impl Engine {
         self.requests.get(&request).map(|sent| sent.node)
     }
 
+    /// Whether there is no connection to a server where a hold is live.
+    pub fn is_cut_off(&self, now: Instant) -> bool {
+        let is_live = |id: &Id| self.holds.get(id).is_some_and(|it| it.proof.is_live(now));
+        let is_down = |it: &NodeState| !matches!(it.connection, ConnectionState::Up { .. });
+        let mut nodes = self.nodes.iter();
+        nodes.any(|it| is_down(it) && it.renewals.holds.iter().any(is_live))
+    }
+
     /// Whether a server has slots or a connection.
     pub fn is_in_use(&self, node: Node) -> bool {
         !matches!(self.connection(node), ConnectionState::Idle) || self.routes.has(node)

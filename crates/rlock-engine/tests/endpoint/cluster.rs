@@ -300,6 +300,7 @@ fn a_bound_hold_that_has_moved_is_checked_soon() {
     }
     it.ends(3);
     it.passes(20);
+    it.answers_each(2, master_is(two()));
     it.ends(4);
     it.passes(980);
     let mut asked = Vec::new();
@@ -503,6 +504,29 @@ fn a_newer_answer_counts_whatever_came_before_or_after_it() {
         it.receives(3, second.0 + &info("ok", second.1));
         assert_eq!(it.did(), ["connect 4 to x:7"]);
     }
+}
+
+/// Its replica may be promoted at any moment, and the hold ends with its lease.
+#[test]
+fn the_slots_are_asked_for_each_second_while_a_hold_is_at_a_lost_master() {
+    let mut it = connected();
+    it.ends(3);
+    let mut asked = [0; 4];
+    for count in &mut asked {
+        // Ten seconds, and the lease is 30 s.
+        for _ in 0..100 {
+            it.passes(100);
+            it.answers_each(2, |asked| match &**asked {
+                "CLUSTER SLOTS" => two(),
+                "CLUSTER INFO" => info("ok", 1),
+                _ => "+PONG\r\n".to_owned(),
+            });
+        }
+        let actions = it.actions();
+        *count = actions.iter().filter(|it| *it == "2 CLUSTER SLOTS").count();
+    }
+    // Then for each attempt to connect only, and every five seconds.
+    assert!(matches!(asked, [10, 10, 10, 2..=4]), "{asked:?}");
 }
 
 #[test]
