@@ -29,6 +29,10 @@ use crate::error::{Error, Failure, Fault};
 /// Stands for a connection other than the main ones.
 const ELSEWHERE: u64 = 0;
 
+/// A failure that comes this long after the last one has a pause like the first
+/// one: the longest pause is half of it.
+const ROW_ENDS: Duration = Duration::from_secs(2);
+
 #[derive(Debug)]
 pub(super) struct Work {
     pub(super) task: Task,
@@ -63,8 +67,9 @@ pub(super) struct Progress {
     pub(super) deadline: Option<Instant>,
     /// Whether its turn has come.
     pub(super) has_begun: bool,
-    /// Failures so far.
-    attempts: u32,
+    /// Failures in a row, and when the last one was.
+    failures: u32,
+    failed: Instant,
     /// The connection of the last request for the lock.
     pub(super) asked_by: Option<u64>,
     /// A connection with a request that was never answered.
@@ -154,7 +159,8 @@ impl Work {
             begun: now,
             deadline,
             has_begun: false,
-            attempts: 0,
+            failures: 0,
+            failed: now,
             asked_by: None,
             unanswered: None,
             failure: None,
@@ -259,7 +265,7 @@ impl Context<'_> {
             is_broken && !self.engine.connection(sent.node).is(sent.connection);
         Ok(match (has_other_connection, is_moved) {
             (true, _) => {
-                self.work.attempts = self.work.attempts.saturating_add(1);
+                self.count_failure();
                 Next::Ask
             }
             (false, true) => self.ask_again(),
@@ -269,20 +275,29 @@ impl Context<'_> {
 
     /// Tries again: at once the first time, then after a pause.
     pub(super) fn ask_again(&mut self) -> Next {
-        match self.work.attempts {
-            0 => {
-                self.work.attempts = 1;
-                Next::Ask
-            }
-            _ => self.pause(),
+        match self.count_failure() {
+            0 => Next::Ask,
+            before => self.pause_after(before),
         }
     }
 
     /// Tries again after a pause, which is longer each time.
     pub(super) fn pause(&mut self) -> Next {
-        let attempts = self.work.attempts;
-        self.work.attempts = attempts.saturating_add(1);
-        Next::Wait(Stage::Pause(self.now + self.engine.pause(attempts)))
+        let before = self.count_failure();
+        self.pause_after(before)
+    }
+
+    fn pause_after(&mut self, failures: u32) -> Next {
+        Next::Wait(Stage::Pause(self.now + self.engine.pause(failures)))
+    }
+
+    /// How many failures came before this one in a row.
+    fn count_failure(&mut self) -> u32 {
+        let is_in_row = self.now - self.work.failed < ROW_ENDS;
+        let before = if is_in_row { self.work.failures } else { 0 };
+        self.work.failures = before.saturating_add(1);
+        self.work.failed = self.now;
+        before
     }
 }
 

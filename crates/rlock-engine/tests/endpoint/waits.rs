@@ -286,6 +286,30 @@ fn a_call_that_does_not_wait_waits_for_a_release() {
     }
 }
 
+/// Long waits meet many fail-overs.
+#[test]
+fn pauses_are_short_again_after_a_time_without_failures() {
+    let mut it = Played::connected();
+    it.asks("k");
+    let mut paused = Vec::new();
+    for quiet in [0, 0, 0, 0, 0, 0, 0, 900, 2100] {
+        it.passes(quiet);
+        it.answers(1, "RLOCK.ACQUIRE k", "-LOADING busy\r\n");
+        it.actions();
+        let mut ms = 0;
+        while !it.has_sent("1 RLOCK.ACQUIRE k") {
+            it.passes(1);
+            ms += 1;
+        }
+        paused.push(ms);
+    }
+    assert!(
+        paused[..8].windows(2).all(|it| it[0] < 2 * it[1]),
+        "{paused:?}"
+    );
+    assert!(paused[7] >= 320 && paused[8] <= 10, "{paused:?}");
+}
+
 #[test]
 fn what_happened_is_counted() {
     let mut it = Played::connected();
