@@ -302,8 +302,8 @@ impl Client {
     /// # Errors
     ///
     /// - [`Error::NotReleased`]: the server refused to release the locks of
-    ///   dropped guards, and their leases have not ended yet. After a dropped
-    ///   call this is not known;
+    ///   dropped guards, or the client ended before they were released, and
+    ///   their leases have not ended yet. After a dropped call this is not known;
     /// - [`Error::Closed`]: the client ended meanwhile.
     ///
     /// # Cancel safety
@@ -335,8 +335,8 @@ impl Client {
     ///
     /// - [`Error::Unavailable`]: not all of it was answered in time. The client has
     ///   ended all the same;
-    /// - [`Error::NotReleased`]: the server refused. The client has ended all the
-    ///   same;
+    /// - [`Error::NotReleased`]: the server refused, or an earlier `close` was not
+    ///   answered in time. The client has ended all the same;
     /// - [`Error::Closed`]: its runtime was shut down before.
     ///
     /// # Cancel safety

@@ -299,7 +299,7 @@ messages! {
         10 Opened { connection: u64 },
         11 Received { connection: u64, bytes: Data<'a> = "what has arrived" },
         12 Ended { connection: u64, failure: Fault = "why", text: &'a str = "what happened, for a person" },
-        13 Flush(call) {} "done, once nothing is left to clean up; failed with `NotReleased` if the server refused releases that nobody waits for, and their leases have not ended",
+        13 Flush(call) {} "done, once nothing is left to clean up; failed with `NotReleased` if the server refused releases that nobody waits for, or the client ended before them, and their leases have not ended",
         14 LeaveAll {} "Waiting calls end with `Closed`, and all holds are released.",
         15 Closed {},
         16 Tick {},

@@ -204,18 +204,19 @@ pub enum Error {
     #[error("the server refused: {0}")]
     Refused(#[source] ServerError),
 
-    /// The server refused to release locks that a flush or the end of the client
-    /// waited for: dropped guards, and what was held when the client was closed.
+    /// Locks that a flush or the end of the client waited for were not released:
+    /// those of dropped guards, and what was held when the client was closed.
     ///
     /// They become free when their leases end, or by `rlock force`. Usually the
-    /// user lacks a right, which the source names.
+    /// user lacks a right, which the source names. With [`Closed`](Self::Closed) as
+    /// the source, the client ended before their release was answered.
     #[error("{} not released: {source}", and_more(key, *count))]
     NotReleased {
         /// The first of them.
         key: String,
         /// The number of locks.
         count: usize,
-        /// Why the server refused the first of them.
+        /// Why the first of them was not released.
         source: Box<Self>,
     },
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use rlock_client::{Client, MultiLock, Mutex, Owner, RwLock, Semaphore, Terms, Upgrade};
+use rlock_client::{Client, Error, MultiLock, Mutex, Owner, RwLock, Semaphore, Terms, Upgrade};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::connects::Connects;
@@ -310,12 +310,15 @@ fn a_guard_dropped_after_its_runtime_does_no_harm() {
     assert!(guard.fence() > 0);
     drop(guard);
     let closed = tests.block_on(mutex.lock());
+    assert!(matches!(closed, Err(Error::Closed)), "{closed:?}");
+    let flushed = tests.block_on(client.flush());
     assert!(
-        matches!(closed, Err(rlock_client::Error::Closed)),
-        "{closed:?}"
+        matches!(flushed, Err(Error::NotReleased { count: 1, .. })),
+        "{flushed:?}"
     );
     // The lease is what ends it.
     tests.block_on(async { server.admin().await.untouched("k").await });
+    tests.block_on(client.flush()).unwrap();
 }
 
 #[test]

@@ -172,6 +172,13 @@ async fn whoever_closes_a_client_hears_that_it_was_not_in_time() {
         assert_eq!(guard.loss().now(), Some(Loss::Released));
         assert!(!guard.is_valid());
     }
+    // The leases still run.
+    for outcome in [client.flush().await, client.close(PATIENCE).await] {
+        assert!(
+            matches!(&outcome, Err(Error::NotReleased { count: 2, source, .. }) if matches!(**source, Error::Closed)),
+            "{outcome:?}"
+        );
+    }
 }
 
 /// Goes on until the client is closed, the others in its way.

@@ -473,13 +473,15 @@ impl Engine {
                 self.resolve(call, Outcome::Failed(Error::Closed));
             }
         }
-        for (_, flush) in std::mem::take(&mut self.flushes) {
-            self.flushed(flush);
-        }
         // No connection is left for pending releases.
         let left = self.holds.iter().filter(|(_, hold)| hold.guards == 0);
-        for hold in left.map(|(id, _)| *id).collect::<Vec<_>>() {
+        let left: Vec<_> = in_order(left.map(|(id, _)| (*id, ())), |id, ()| id).collect();
+        for (hold, ()) in left {
+            self.release_is_cut_off(now, hold);
             self.forget(hold);
+        }
+        for (_, flush) in std::mem::take(&mut self.flushes) {
+            self.flushed(flush);
         }
         self.claims.retain(|_, claim| {
             claim.turn = None;

@@ -1,10 +1,10 @@
-//! The locks that the server refused to release when nobody waited for the
-//! outcome: dropped guards, and the holds of a client that is closed.
+//! The locks that were not released when nobody waited for the outcome: dropped
+//! guards, and the holds of a client that is closed.
 
 use crate::engine::claims::Claims;
 use crate::engine::instant::Instant;
-use crate::engine::{Action, Engine};
-use crate::error::Error;
+use crate::engine::{Action, Engine, Id};
+use crate::error::{Error, Loss};
 
 /// What a flush reports about them until the last of their leases ends.
 #[derive(Debug)]
@@ -28,7 +28,27 @@ impl Engine {
             claims: claims.clone(),
             reason: why.to_string(),
         });
+        self.add_unreleased(now, claims, why, lease_end);
+    }
+
+    /// The client ends before it knows that this hold is released. Without a note:
+    /// each program that drops a guard at its end would have one.
+    pub(super) fn release_is_cut_off(&mut self, now: Instant, id: Id) {
+        let is_gone = self.loss(now, id) == Some(Loss::EndedByServer);
+        let Some(hold) = self.holds.get(&id).filter(|_| !is_gone) else {
+            return;
+        };
+        let (lease_end, is_kept) = (hold.latest_end(), hold.kept.is_some());
+        if let Some(rest) = self.newest_part(id).filter(|_| !is_kept) {
+            self.add_unreleased(now, &rest, &Error::Closed, lease_end);
+        }
+    }
+
+    fn add_unreleased(&mut self, now: Instant, claims: &Claims, why: &Error, lease_end: Instant) {
         self.forget_unreleased(now);
+        if lease_end <= now {
+            return;
+        }
         let first = String::from_utf8_lossy(claims.key());
         let known = self.unreleased.get_or_insert_with(|| Unreleased {
             first: first.into_owned(),
