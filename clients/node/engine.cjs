@@ -282,7 +282,6 @@ class Engine {
     const { writer, exports } = this;
     const at = exports.rlock_input(writer.length);
     this.#memory().buffer.set(writer.buffer.subarray(0, writer.length), at);
-    writer.length = 0;
   }
 
   #output() {
@@ -296,6 +295,7 @@ class Engine {
    * deadline in nanoseconds of the clock.
    */
   handle(write, first, second) {
+    this.writer.length = 0; // The last event may have failed in the middle.
     write(this.writer, first, second);
     const kind = this.writer.buffer[0];
     this.#passInput();

@@ -87,6 +87,12 @@ const callback = (name, value) => {
   throw new TypeError(`${name} is ${inspect(value)}, it must be a function`);
 };
 
+/** The owner of a call, or nothing. */
+const activityOf = value => {
+  if (ABSENT.includes(value) || Activity.is(value)) return value;
+  throw new TypeError(`activity is ${inspect(value)}, it must be made by \`activity()\``);
+};
+
 const closed = () => new RlockError('Closed', 'the client has been closed');
 
 const listen = (signal, abort) => {
@@ -206,7 +212,8 @@ class Host {
 
   /** Asks for locks, and for a leadership if there is a value to publish. Resolves to `null` if they are refused. */
   granted(keys, mode, options = {}, value = undefined) {
-    const { lease = 30_000, renew = true, activity, signal } = options;
+    const { lease = 30_000, renew = true, signal } = options;
+    const activity = activityOf(options.activity);
     keys = keys.map(checkKey);
     const limit = mode === access.permits ? count('limit', options.limit, 1, PERMITS_MAX) : 0;
     const permits = mode === access.permits ? count('permits', options.permits ?? 1, 1, PERMITS_MAX) : 1;
@@ -241,7 +248,11 @@ class Host {
     else {
       listen(signal, abort);
       this.#observers.set(call, changes);
-      this.#handle(event.observe, call, { key });
+      try {
+        this.#handle(event.observe, call, { key });
+      } catch (error) {
+        changes.end(error);
+      }
     }
     return changes;
   }
@@ -258,8 +269,14 @@ class Host {
         reject(signal.reason);
       });
       this.#calls.set(call, { guard, keys, permits, onRisk, type, resolve, reject, signal, abort });
-      listen(signal, abort);
-      this.#handle(write, call, fields);
+      try {
+        listen(signal, abort);
+        this.#handle(write, call, fields);
+      } catch (error) {
+        this.#calls.take(call);
+        signal?.removeEventListener('abort', abort);
+        throw error;
+      }
     });
   }
 
@@ -452,8 +469,16 @@ class Host {
   }
 }
 
-/** One number for all clients, so that each activity is another owner in every client. */
-let activities = 0;
+/** An owner for sequential work. */
+class Activity {
+  /** One number for all clients, so that each activity is another owner in every client. */
+  static #last = 0;
+  #number = ++Activity.#last;
+
+  static is(value) { return typeof value === 'object' && #number in value; }
+
+  get number() { return this.#number; }
+}
 
 /** What a client and a quorum have in common. */
 class Locks {
@@ -479,7 +504,7 @@ class Locks {
     return result;
   }
 
-  activity() { return Object.freeze({ number: ++activities }); }
+  activity() { return Object.freeze(new Activity()); }
   async connect(options) { await this.#host.call(event.connect, undefined, options); }
   close(options) { return this.#host.close(options); }
   [Symbol.asyncDispose ?? Symbol.for('asyncDispose')]() { return this.close(); }
@@ -703,4 +728,4 @@ class Changes {
   [Symbol.asyncDispose ?? Symbol.for('asyncDispose')]() { return this.return(); }
 }
 
-module.exports = { Changes, Client, Election, Guard, Leadership, Quorum, RlockError };
+module.exports = { Activity, Changes, Client, Election, Guard, Leadership, Quorum, RlockError };

@@ -76,7 +76,7 @@ export interface LockOptions {
    * Default 0, at most a third of `lease` and of `bound`.
    */
   margin?: number;
-  /** The owner of the lock. Default: a new owner for each call. See `Client.activity`. */
+  /** The owner of the lock, made by `activity()` of any client. Default: a new owner for each call. */
   activity?: Activity;
   /**
    * Called with the milliseconds that are left if no renewal has been confirmed for half of the lease; again only after one
@@ -89,7 +89,9 @@ export interface LockOptions {
  * An owner for sequential work: its calls re-enter its locks. If two activities would wait for each other, the server
  * refuses the second wait with `Deadlock`.
  */
-export interface Activity {
+export class Activity {
+  #private;
+  private constructor();
   readonly number: number;
 }
 
@@ -113,7 +115,7 @@ declare abstract class Locks {
   /** Runs `work` while the lock is held. Rejects with `Lost` if it was lost, even if `work` did not notice. */
   using<T>(key: Key, work: (signal: AbortSignal, guard: Guard) => Promise<T> | T): Promise<T>;
   using<T>(key: Key, options: LockOptions, work: (signal: AbortSignal, guard: Guard) => Promise<T> | T): Promise<T>;
-  /** A new owner for sequential work. */
+  /** A new owner for sequential work: the option `activity` of each call. */
   activity(): Activity;
   /** Ends all waits with `Closed`, releases all holds, and closes the connections, within `timeout`: 5000 by default. */
   close(options?: { timeout?: number }): Promise<void>;

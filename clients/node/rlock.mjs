@@ -1,4 +1,4 @@
 // The same for `import`.
 import rlock from './rlock.cjs';
 
-export const { Changes, Client, Election, Guard, Leadership, Quorum, RlockError } = rlock;
+export const { Activity, Changes, Client, Election, Guard, Leadership, Quorum, RlockError } = rlock;

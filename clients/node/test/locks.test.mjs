@@ -129,6 +129,35 @@ test('an activity re-enters its locks, and a cycle of two is refused', async t =
   await mine.release();
 });
 
+test('only what a client has made is an activity', async t => {
+  const { url } = await start(t);
+  const client = connect(t, url);
+  for (const activity of ['worker-1', '', 5, 0, false, {}, { number: 1 }, { number: NaN }, { number: -1 }, { number: 1n }, structuredClone(client.activity())]) {
+    const refused = { name: 'TypeError', message: /^activity is .*, it must be made by `activity\(\)`$/s };
+    await assert.rejects(client.lock('a', { activity }), refused);
+    await assert.rejects(client.election('a').tryCampaign('x', { activity }), refused);
+  }
+  for (const activity of [undefined, null, client.activity()]) await (await client.tryLock('a', { activity })).release();
+});
+
+test('an event that could not be written leaves nothing behind', async t => {
+  const { url } = await start(t);
+  const source = `
+    const { Client } = require('${fileURLToPath(new URL('../rlock.cjs', import.meta.url))}');
+    const client = new Client('${url}');
+    const key = Object.defineProperty(new Uint8Array(1), 'length', { value: 2 ** 32 });
+    const given = new AbortController();
+    const refused = call => call.then(() => { throw new Error('written'); }, error => console.log(error.code));
+    (async () => {
+      await refused(client.lock(key, given));
+      await refused(client.election(key).observe(given).next());
+      await (await client.lock('k')).release();
+      console.log(require('node:events').getEventListeners(given.signal, 'abort').length);
+    })();`;
+  const { stdout } = await promisify(execFile)(process.execPath, ['-e', source], { timeout: 10_000 });
+  assert.equal(stdout, 'ERR_OUT_OF_RANGE\nERR_OUT_OF_RANGE\n0\n');
+});
+
 test('terms', async t => {
   const { url, servers: [{ port }] } = await start(t, 'replica');
   const client = connect(t, url);

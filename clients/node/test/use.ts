@@ -18,6 +18,8 @@ export async function use(): Promise<number> {
   await using quorum = new Quorum(['redis://a', 'redis://b', 'redis://c'], { name: 'use', anyGrace: true, listener });
   const byMajority: Guard = await quorum.lock('k', { lease: 1000, activity: quorum.activity() });
   await quorum.using('k', (signal: AbortSignal, held) => held.check());
+  // @ts-expect-error Only a client makes an activity.
+  await quorum.lock('k', { activity: { number: 1 } });
   // @ts-expect-error A quorum takes one key.
   await quorum.using(['a', 'b'], () => {});
   // @ts-expect-error What both have in common is no class of its own.
