@@ -18,7 +18,7 @@ const levels = { [level.debug]: 'debug', [level.information]: 'info', [level.war
 const losses = {
   [ending.leaseEnded]: 'its lease ended',
   [ending.endedByServer]: 'the server ended it',
-  [ending.released]: 'it was released',
+  [ending.released]: 'it was released with the client',
 };
 /** The longest time of an option, in milliseconds: 30 days. */
 const TIME_MAX = 30 * 24 * 3600 * 1000;
@@ -157,6 +157,7 @@ class Host {
   #engine;
   #sockets = new Map();
   #calls = new Numbered();
+  /** Those that are neither released nor lost. */
   #guards = new Numbered();
   /** Of guards that have one: what is called when they are at risk. */
   #risks = new Map();
@@ -212,7 +213,8 @@ class Host {
 
   /** Asks for locks, and for a leadership if there is a value to publish. Resolves to `null` if they are refused. */
   granted(keys, mode, options = {}, value = undefined) {
-    const { lease = 30_000, renew = true, signal } = options;
+    const { lease: asked = 30_000, renew = true, signal } = options;
+    const lease = millis('lease', asked);
     const activity = activityOf(options.activity);
     keys = keys.map(checkKey);
     const limit = mode === access.permits ? count('limit', options.limit, 1, PERMITS_MAX) : 0;
@@ -222,12 +224,12 @@ class Host {
     const fields = {
       owner: activity ? owning.activity : owning.new, activity: activity?.number ?? 0, name: '', keys,
       mode, permits, limit, wait,
-      lease: millis('lease', lease), renewed: renew, maxHold: millis('maxHold', options.maxHold, ENDLESS),
+      lease, renewed: renew, maxHold: millis('maxHold', options.maxHold, ENDLESS),
       bound: millis('bound', options.bound, ABSENT), replicas, margin: millis('margin', options.margin ?? 0), value,
     };
     const onRisk = callback('onRisk', options.onRisk);
-    if (value === undefined) return this.call(event.lock, fields, { signal, keys, permits, onRisk });
-    return this.call(event.campaign, fields, { signal, keys, onRisk, type: Leadership });
+    if (value === undefined) return this.call(event.lock, fields, { signal, keys, permits, lease, onRisk });
+    return this.call(event.campaign, fields, { signal, keys, lease, onRisk, type: Leadership });
   }
 
   observe(key, signal) {
@@ -258,7 +260,7 @@ class Host {
   }
 
   /** Begins a call. The engine or the signal settles its promise. */
-  call(write, fields, { signal, guard, keys, permits, onRisk, type } = {}, isLast = false) {
+  call(write, fields, { signal, guard, keys, permits, lease, onRisk, type } = {}, isLast = false) {
     if (this.#isClosed && !isLast) return Promise.reject(closed());
     if (signal?.aborted) return Promise.reject(signal.reason);
     const call = ++this.#last;
@@ -268,7 +270,7 @@ class Host {
         this.#handle(event.abandon, { call });
         reject(signal.reason);
       });
-      this.#calls.set(call, { guard, keys, permits, onRisk, type, resolve, reject, signal, abort });
+      this.#calls.set(call, { guard, keys, permits, lease, onRisk, type, resolve, reject, signal, abort });
       try {
         listen(signal, abort);
         this.#handle(write, call, fields);
@@ -372,7 +374,8 @@ class Host {
 
   #report(it) {
     if (it.kind === action.over) {
-      this.#guards.get(it.guard)?.end(it.why);
+      this.#risks.delete(it.guard);
+      this.#guards.take(it.guard)?.end(it.why);
       return;
     }
     if (it.kind === action.note) {
@@ -424,8 +427,21 @@ class Host {
     }
   }
 
-  #guard(it, { guard, keys, permits, onRisk, type = Guard }) {
-    const known = guard ?? new type(this, it.guard, keys, permits);
+  /**
+   * Nobody can release this lost guard any more, so the engine forgets it. That releases what the server still has of it.
+   * Garbage decides nothing about locks, so this comes after the lease, which may be longer here than the guard was valid.
+   */
+  drop(guard, lease) {
+    const known = new WeakRef(this); // A closed client does not stay for this.
+    const leave = () => {
+      const host = known.deref();
+      if (host && !host.#isClosed) host.#handle(event.leave, { guard });
+    };
+    setTimeout(leave, Math.min(TIMER_MAX, lease)).unref();
+  }
+
+  #guard(it, { guard, keys, permits, lease, onRisk, type = Guard }) {
+    const known = guard ?? new type(this, it.guard, keys, lease, permits);
     known.grant(it.owner, it.fences);
     if (!guard) this.#guards.set(it.guard, known);
     if (onRisk) this.#risks.set(it.guard, onRisk);
@@ -556,6 +572,9 @@ class Quorum extends Locks {
   }
 }
 
+/** Of lost guards that nobody has any more: their clients forget them. */
+const dropped = new FinalizationRegistry(({ host, number, lease }) => host.drop(number, lease));
+
 /** A hold of one lock or several. */
 class Guard {
   #host;
@@ -565,11 +584,14 @@ class Guard {
   #release;
   /** How many are not released yet. */
   #permits;
+  /** The longest that it has had. */
+  #lease;
 
-  constructor(host, number, keys, permits = 1) {
+  constructor(host, number, keys, lease, permits = 1) {
     this.#host = host;
     this.#number = number;
     this.#permits = permits;
+    this.#lease = lease;
     this.keys = keys.map(textOf);
   }
 
@@ -580,9 +602,12 @@ class Guard {
   }
 
   end(why) {
-    this.#loss ??= new RlockError('Lost', `${this.keys.join(', ')}: the lock was lost: ${losses[why]}`);
+    dropped.register(this, { host: this.#host, number: this.#number, lease: this.#lease }, this);
+    this.#loss = this.#lost(losses[why]);
     this.#controller?.abort(this.#loss);
   }
+
+  #lost(why) { return new RlockError('Lost', `${this.keys.join(', ')}: the lock was lost: ${why}`); }
 
   get key() { return this.keys[0]; }
 
@@ -600,12 +625,16 @@ class Guard {
 
   check() {
     if (this.isValid) return;
-    throw this.#loss ?? new RlockError('Lost', `${this.keys.join(', ')}: the lock was lost: ${losses[this.#release ? ending.released : ending.leaseEnded]}`);
+    throw this.#loss ?? this.#lost(this.#release ? 'it was released' : losses[ending.leaseEnded]);
   }
 
   release({ permits } = {}) {
-    if (permits === undefined) return (this.#release ??= this.#host.release(this.#number));
+    if (permits === undefined) return this.#releaseAll();
     return this.#releaseSome(permits);
+  }
+  #releaseAll(least) {
+    dropped.unregister(this);
+    return (this.#release ??= this.#host.release(this.#number, least));
   }
   async #releaseSome(permits) {
     if (this.#release) this.check();
@@ -613,8 +642,12 @@ class Guard {
     this.#permits -= permits;
     return this.#host.call(event.releasePermits, { guard: this.#number, permits }, {}, true);
   }
-  async releaseAfter(least) { return (this.#release ??= this.#host.release(this.#number, millis('least', least))); }
-  async extend(lease) { return this.#host.call(event.extend, { guard: this.#number, lease: millis('lease', lease) }); }
+  async releaseAfter(least) { return this.#releaseAll(millis('least', least)); }
+  async extend(lease) {
+    const wanted = millis('lease', lease);
+    this.#lease = Math.max(this.#lease, wanted);
+    return this.#host.call(event.extend, { guard: this.#number, lease: wanted });
+  }
   downgrade() { return this.#host.call(event.downgrade, { guard: this.#number }); }
   async upgrade({ wait, ...options } = {}) {
     const fields = { guard: this.#number, wait: millis('wait', wait, ENDLESS) };
@@ -629,8 +662,8 @@ class Leadership extends Guard {
   #host;
   #number;
 
-  constructor(host, number, keys) {
-    super(host, number, keys);
+  constructor(host, number, keys, lease) {
+    super(host, number, keys, lease);
     this.#host = host;
     this.#number = number;
   }

@@ -8,6 +8,8 @@ import { describe, test } from 'node:test';
 import { setTimeout as pause } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { inspect, promisify } from 'node:util';
+import { setFlagsFromString } from 'node:v8';
+import { runInNewContext } from 'node:vm';
 import { Worker } from 'node:worker_threads';
 import { Client, RlockError } from '../rlock.mjs';
 import { ask, connect, eventually, isFree, queued, start } from './servers.mjs';
@@ -257,6 +259,33 @@ describe('a loss', () => {
     await guard.release();
     assert.ok(!guard.isValid && !guard.signal.aborted);
     assert.throws(() => guard.check(), code('Lost'));
+  });
+
+  test('of a guard that nobody has any more leaves nothing behind', async t => {
+    const { url, servers: [{ port }] } = await start(t);
+    const client = connect(t, url);
+    const lease = 700;
+    const lose = async key => {
+      const guard = await client.lockAll([key, `${key}:rest`], { lease, renew: false });
+      await ask(port, 'DEL', key);
+      await eventually('it is lost', () => guard.signal.aborted);
+      return guard;
+    };
+    const begun = performance.now();
+    const [kept, dropped] = [await lose('kept'), new WeakRef(await lose('dropped'))];
+    setFlagsFromString('--expose-gc');
+    const collect = runInNewContext('gc');
+    await eventually('it is collected', () => {
+      collect();
+      return dropped.deref() === undefined;
+    });
+    const releases = async () => Number(/rlock\.mrelease:calls=(\d+)/.exec(await ask(port, 'INFO', 'commandstats'))?.[1] ?? 0);
+    assert.ok(!await isFree(port, 'dropped:rest') || performance.now() - begun > lease, 'its lease ends before');
+    await eventually('the engine lets it go', async () => await releases() === 1);
+    assert.throws(() => kept.check(), code('Lost'));
+    await assert.rejects(kept.extend(1000), code('Lost'));
+    await assert.rejects(kept.release(), code('Lost'));
+    await eventually('the engine lets this one go, too', async () => await releases() === 2);
   });
 
   test('an error of the work is reported, not the loss', async t => {
