@@ -4,6 +4,7 @@
 
 const { defaultMaxListeners, getMaxListeners, setMaxListeners } = require('node:events');
 const net = require('node:net');
+const { Duplex } = require('node:stream');
 const tls = require('node:tls');
 const { inspect } = require('node:util');
 const { Engine, NONE } = require('./engine.cjs');
@@ -93,6 +94,20 @@ const activityOf = value => {
   throw new TypeError(`activity is ${inspect(value)}, it must be made by \`activity()\``);
 };
 
+/** Options of `tls.connect`. Node checks most of them only when it connects: here to nothing. */
+const tlsOf = options => {
+  if (ABSENT.includes(options)) return {};
+  // It may be a secret.
+  if (typeof options !== 'object') throw new TypeError('tls must be an object');
+  try {
+    const nothing = new Duplex({ read() {}, write(bytes, encoding, done) { done(); } });
+    tls.connect({ ...options, socket: nothing }).on('error', () => {}).destroy();
+  } catch (error) {
+    throw new RangeError(`tls is refused by Node: ${error.message}`, { cause: error });
+  }
+  return options;
+};
+
 const closed = () => new RlockError('Closed', 'the client has been closed');
 
 const listen = (signal, abort) => {
@@ -178,7 +193,7 @@ class Host {
 
   constructor(urls, kind, options) {
     const { name = '', responseTimeout, retryTimeout, replicationTimeout } = options;
-    this.#tls = options.tls ?? {};
+    this.#tls = tlsOf(options.tls);
     this.#log = options.log ?? warn;
     this.#listener = callback('listener', options.listener);
     this.#engine = new Engine({
@@ -346,12 +361,20 @@ class Host {
         return true;
       },
     };
-    const socket = secure
-      ? tls.connect({
-        host, port, onread, servername: net.isIP(host) ? undefined : host, ...this.#tls,
+    const begin = () => {
+      if (!secure) return net.connect(how === transport.unix ? { path: host, onread } : { host, port, onread });
+      return tls.connect({
+        servername: net.isIP(host) ? undefined : host, ...this.#tls, host, port, onread,
         ...(how === transport.insecure && { rejectUnauthorized: false }),
-      })
-      : net.connect(how === transport.unix ? { path: host, onread } : { host, port, onread });
+      });
+    };
+    let socket;
+    try {
+      socket = begin();
+    } catch (error) {
+      // It reports this as it reports a connection that fails later.
+      socket = new net.Socket().destroy(error);
+    }
     this.#sockets.set(connection, socket);
     this.#isAwaited = undefined;
     const notify = (write, fields) => {

@@ -26,7 +26,10 @@ export interface ClientOptions {
   retryTimeout?: number;
   /** How long replicas may take to acknowledge a grant; see `replicas`. Default 1000. */
   replicationTimeout?: number;
-  /** For `rediss://`: options of `tls.connect`, such as `ca`, `cert`, `key`. Default: Node's own root certificates. */
+  /**
+   * For `rediss://`: options of `tls.connect`, such as `ca`, `cert`, `key`. Default: Node's own root certificates. What Node
+   * refuses is a RangeError with the reason.
+   */
   tls?: ConnectionOptions;
   /**
    * Receives the events of connections. Without it, the client passes only warnings to `process.emitWarning`, with the

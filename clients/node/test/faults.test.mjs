@@ -7,7 +7,7 @@ import { readFileSync } from 'node:fs';
 import net from 'node:net';
 import { test } from 'node:test';
 import { setTimeout as pause } from 'node:timers/promises';
-import { Client } from '../rlock.mjs';
+import { Client, Quorum } from '../rlock.mjs';
 import { ask, connect, connections, eventually, isFree, network, queued, start } from './servers.mjs';
 
 test('a thousand holds and a thousand waits share one connection', async t => {
@@ -285,6 +285,26 @@ test('TLS, with the certificates of the options', async t => {
   await assert.rejects(connect(t, url).connect(), /certificate/);
   const guard = await connect(t, url, { tls: { ca: readFileSync(authority) } }).lock('k');
   await guard.release();
+});
+
+test('options of TLS that Node refuses are found when the client is made', () => {
+  const url = 'rediss://127.0.0.1:1';
+  for (const tls of [
+    { cert: 'garbage', key: 'garbage' }, { ca: 5 }, { minVersion: 'TLSv9' }, { ciphers: 'NOPE' }, { servername: 5 },
+    { session: 5 }, { ALPNProtocols: 5 }, { checkServerIdentity: 5 },
+  ]) {
+    for (const make of [() => new Client(url, { tls }), () => new Quorum([url, url, url], { tls })]) {
+      assert.throws(make, { name: 'RangeError', message: /^tls is refused by Node: ./ });
+    }
+  }
+  for (const tls of [5, 'secret']) assert.throws(() => new Client(url, { tls }), { name: 'TypeError', message: 'tls must be an object' });
+});
+
+test('a connection that Node refuses to begin is one that fails', async t => {
+  // Only a name is looked up.
+  const client = connect(t, 'rediss://localhost:1', { tls: { lookup: 5 }, retryTimeout: 300, log() {} });
+  await assert.rejects(client.connect(), { code: 'Connect', message: /localhost:1: .*lookup/ });
+  await assert.rejects(client.tryLock('k'), { code: 'Unavailable', transient: true });
 });
 
 test('a client that is closed ends what waits, and releases what is held', async t => {
