@@ -187,7 +187,8 @@ class Host {
   #tls;
   #log;
   #listener;
-  #isClosed = false;
+  /** The end of `close`, once it has begun. */
+  #closing;
   /** Whether the sockets and the timer keep the process alive; undefined if there is a new one, which does. */
   #isAwaited;
 
@@ -207,13 +208,26 @@ class Host {
 
   async close({ timeout = 5000 } = {}) {
     const limit = millis('timeout', timeout);
-    if (this.#isClosed) return;
-    this.#isClosed = true;
-    const late = new Promise(resolve => { setTimeout(resolve, Math.min(TIMER_MAX, limit)).unref(); });
+    if (!this.#closing) {
+      // A listener may close it again inside of this.
+      let begin;
+      this.#closing = new Promise(resolve => { begin = resolve; });
+      begin(this.#close(limit));
+    }
+    return this.#closing;
+  }
+
+  async #close(limit) {
+    let timer;
+    const late = new Promise(resolve => { timer = setTimeout(resolve, Math.min(TIMER_MAX, limit)).unref(); });
     this.#handle(event.leaveAll);
     const flushed = this.call(event.flush, undefined, {}, true);
     await Promise.race([flushed, late]).catch(() => {});
     this.#handle(event.closed);
+    // The host stays in memory for as long as there is a timer.
+    clearTimeout(timer);
+    clearTimeout(this.#timer);
+    this.#timer = undefined;
   }
 
   async try(keys, mode, options) {
@@ -261,7 +275,7 @@ class Host {
       },
     });
     if (signal?.aborted) abort();
-    else if (this.#isClosed) changes.end(closed());
+    else if (this.#closing) changes.end(closed());
     else {
       listen(signal, abort);
       this.#observers.set(call, changes);
@@ -276,7 +290,7 @@ class Host {
 
   /** Begins a call. The engine or the signal settles its promise. */
   call(write, fields, { signal, guard, keys, permits, lease, onRisk, type } = {}, isLast = false) {
-    if (this.#isClosed && !isLast) return Promise.reject(closed());
+    if (this.#closing && !isLast) return Promise.reject(closed());
     if (signal?.aborted) return Promise.reject(signal.reason);
     const call = ++this.#last;
     return new Promise((resolve, reject) => {
@@ -458,7 +472,7 @@ class Host {
     const known = new WeakRef(this); // A closed client does not stay for this.
     const leave = () => {
       const host = known.deref();
-      if (host && !host.#isClosed) host.#handle(event.leave, { guard });
+      if (host && !host.#closing) host.#handle(event.leave, { guard });
     };
     setTimeout(leave, Math.min(TIMER_MAX, lease)).unref();
   }

@@ -120,7 +120,10 @@ declare abstract class Locks {
   using<T>(key: Key, options: LockOptions, work: (signal: AbortSignal, guard: Guard) => Promise<T> | T): Promise<T>;
   /** A new owner for sequential work: the option `activity` of each call. */
   activity(): Activity;
-  /** Ends all waits with `Closed`, releases all holds, and closes the connections, within `timeout`: 5000 by default. */
+  /**
+   * Ends all waits with `Closed`, releases all holds, and closes the connections, within `timeout`: 5000 by default. Another
+   * call waits for the same end, and only the `timeout` of the first one counts.
+   */
   close(options?: { timeout?: number }): Promise<void>;
   [Symbol.asyncDispose](): Promise<void>;
 }

@@ -8,7 +8,7 @@ import net from 'node:net';
 import { test } from 'node:test';
 import { setTimeout as pause } from 'node:timers/promises';
 import { Client, Quorum } from '../rlock.mjs';
-import { ask, connect, connections, eventually, isFree, network, queued, start } from './servers.mjs';
+import { ask, collected, connect, connections, eventually, isFree, network, queued, start } from './servers.mjs';
 
 test('a thousand holds and a thousand waits share one connection', async t => {
   const { url, servers: [{ port }] } = await start(t);
@@ -319,4 +319,37 @@ test('a client that is closed ends what waits, and releases what is held', async
   assert.ok(!guard.isValid && await isFree(port, 'k'));
   await assert.rejects(client.lock('k'), { code: 'Closed' });
   await eventually('no connection', async () => await connections(port) === 0);
+});
+
+test('each call of close waits for the same end', async t => {
+  const { servers: [{ port }] } = await start(t);
+  const net = await network(t, port);
+  const ends = [];
+  const close = async () => {
+    const begun = performance.now();
+    await client.close();
+    assert.ok(performance.now() - begun > 90, 'the server has answered');
+  };
+  const client = new Client(net.url, { listener: ({ kind }) => { if (kind === 'hold') ends.push(close()); } });
+  await client.lock('k');
+  net.delay = 100;
+  ends.push(close(), close());
+  await Promise.all(ends);
+  assert.equal(ends.length, 3);
+  assert.ok(await isFree(port, 'k'));
+  await assert.rejects(client.close({ timeout: -1 }), { name: 'RangeError' });
+  await client.close();
+});
+
+test('a client that is closed does not stay in memory', async t => {
+  const { url } = await start(t);
+  const use = async () => {
+    const log = () => {};
+    const client = new Client(url, { log, responseTimeout: 60_000 });
+    await client.lock('k', { lease: 600_000 });
+    await client.close({ timeout: 60_000 });
+    await assert.rejects(client.lock('k'), { code: 'Closed' });
+    return new WeakRef(log);
+  };
+  await collected(await use());
 });

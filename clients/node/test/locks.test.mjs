@@ -8,11 +8,9 @@ import { describe, test } from 'node:test';
 import { setTimeout as pause } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { inspect, promisify } from 'node:util';
-import { setFlagsFromString } from 'node:v8';
-import { runInNewContext } from 'node:vm';
 import { Worker } from 'node:worker_threads';
 import { Client, RlockError } from '../rlock.mjs';
-import { ask, connect, eventually, isFree, queued, start } from './servers.mjs';
+import { ask, collected, connect, eventually, isFree, queued, start } from './servers.mjs';
 
 const code = wanted => error => error instanceof RlockError && error.code === wanted && error.name === `${wanted}Error`;
 
@@ -273,12 +271,7 @@ describe('a loss', () => {
     };
     const begun = performance.now();
     const [kept, dropped] = [await lose('kept'), new WeakRef(await lose('dropped'))];
-    setFlagsFromString('--expose-gc');
-    const collect = runInNewContext('gc');
-    await eventually('it is collected', () => {
-      collect();
-      return dropped.deref() === undefined;
-    });
+    await collected(dropped);
     const releases = async () => Number(/rlock\.mrelease:calls=(\d+)/.exec(await ask(port, 'INFO', 'commandstats'))?.[1] ?? 0);
     assert.ok(!await isFree(port, 'dropped:rest') || performance.now() - begun > lease, 'its lease ends before');
     await eventually('the engine lets it go', async () => await releases() === 1);

@@ -6,6 +6,8 @@ import net from 'node:net';
 import { createInterface } from 'node:readline';
 import { setTimeout as pause } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
+import { setFlagsFromString } from 'node:v8';
+import { runInNewContext } from 'node:vm';
 import { Client } from '../rlock.mjs';
 
 const program = process.env.RLOCK_TESTSERVER
@@ -53,6 +55,16 @@ export async function eventually(what, condition, ms = 10_000) {
     if (Date.now() > until) throw new Error(`not within ${ms} ms: ${what}`);
     await pause(5);
   }
+}
+
+/** Waits until garbage is collected and this is part of it. */
+export async function collected(reference) {
+  setFlagsFromString('--expose-gc');
+  const collect = runInNewContext('gc');
+  await eventually('it is collected', () => {
+    collect();
+    return reference.deref() === undefined;
+  });
 }
 
 export const queued = async (port, key) => {
