@@ -63,11 +63,18 @@ const count = (name, value, least, most) => {
   throw new RangeError(`${name} is ${inspect(value)}, it must be a whole number from ${least} to ${most}`);
 };
 
+/** A value of the right type. */
+const typed = (name, value, isRight, what) => {
+  if (isRight) return value;
+  throw new TypeError(`${name} is ${inspect(value)}, it must be ${what}`);
+};
+const isAbsent = value => ABSENT.includes(value);
+
 const checkBytes = (name, value) => {
-  if (typeof value === 'string' || value instanceof Uint8Array) return value;
-  throw new TypeError(`${name} is ${String(value)}, it must be a string or a Uint8Array`);
+  return typed(name, value, typeof value === 'string' || value instanceof Uint8Array, 'a string or a Uint8Array');
 };
 const checkKey = key => checkBytes('key', key);
+const checkKeys = keys => Array.from(typed('keys', keys, Array.isArray(keys), 'an array'), checkKey);
 const textOf = key => (typeof key === 'string' ? key : Buffer.from(key).toString());
 
 /** A guard's fence is a BigInt, and the fences of `info` are numbers. */
@@ -77,26 +84,18 @@ const fenceOf = value => {
   throw new RangeError(`fence is ${inspect(value)}, it must be a whole number from 1 to ${Number.MAX_SAFE_INTEGER}`);
 };
 
-const urlOf = (name, value) => {
-  if (typeof value === 'string') return value;
-  throw new TypeError(`${name} is ${inspect(value)}, it must be a string`);
-};
+const checkText = (name, value) => typed(name, value, typeof value === 'string', 'a string');
+const checkFlag = (name, value) => typed(name, value, typeof value === 'boolean', 'true or false');
 
-/** A function, or nothing. */
-const callback = (name, value) => {
-  if (typeof value === 'function' || ABSENT.includes(value)) return value;
-  throw new TypeError(`${name} is ${inspect(value)}, it must be a function`);
-};
-
-/** The owner of a call, or nothing. */
-const activityOf = value => {
-  if (ABSENT.includes(value) || Activity.is(value)) return value;
-  throw new TypeError(`activity is ${inspect(value)}, it must be made by \`activity()\``);
-};
+// Each of these, or nothing.
+const optionsOf = value => typed('options', value, isAbsent(value) || typeof value === 'object', 'an object') ?? {};
+const callback = (name, value) => typed(name, value, isAbsent(value) || typeof value === 'function', 'a function');
+const signalOf = value => typed('signal', value, isAbsent(value) || value instanceof AbortSignal, 'an AbortSignal');
+const activityOf = value => typed('activity', value, isAbsent(value) || Activity.is(value), 'made by `activity()`');
 
 /** Options of `tls.connect`. Node checks most of them only when it connects: here to nothing. */
 const tlsOf = options => {
-  if (ABSENT.includes(options)) return {};
+  if (isAbsent(options)) return {};
   // It may be a secret.
   if (typeof options !== 'object') throw new TypeError('tls must be an object');
   try {
@@ -193,9 +192,10 @@ class Host {
   #isAwaited;
 
   constructor(urls, kind, options) {
-    const { name = '', responseTimeout, retryTimeout, replicationTimeout } = options;
+    const { responseTimeout, retryTimeout, replicationTimeout } = options;
+    const name = checkText('name', options.name ?? '');
     this.#tls = tlsOf(options.tls);
-    this.#log = options.log ?? warn;
+    this.#log = callback('log', options.log) ?? warn;
     this.#listener = callback('listener', options.listener);
     this.#engine = new Engine({
       urls, together: kind, name, library: 'rlock-node', libraryVersion: version,
@@ -206,7 +206,8 @@ class Host {
     });
   }
 
-  async close({ timeout = 5000 } = {}) {
+  async close(options) {
+    const { timeout = 5000 } = optionsOf(options);
     const limit = millis('timeout', timeout);
     if (!this.#closing) {
       // A listener may close it again inside of this.
@@ -230,30 +231,31 @@ class Host {
     this.#timer = undefined;
   }
 
-  async try(keys, mode, options) {
-    return this.granted(keys, mode, { ...options, wait: 0 });
+  /** `limit` is the number of permits of a semaphore. */
+  async try(keys, mode, options, limit) {
+    return this.granted(keys, mode, { ...optionsOf(options), wait: 0 }, { limit });
   }
 
-  async lock(keys, mode, options) {
-    const guard = await this.granted(keys, mode, options);
+  async lock(keys, mode, options, limit) {
+    const guard = await this.granted(keys, mode, optionsOf(options), { limit });
     if (guard) return guard;
-    throw new RlockError('NotAcquired', `${keys.join(', ')}: not acquired within ${options.wait} ms`);
+    throw new RlockError('NotAcquired', `${keys.map(textOf).join(', ')}: not acquired within ${options.wait} ms`);
   }
 
   /** Asks for locks, and for a leadership if there is a value to publish. Resolves to `null` if they are refused. */
-  granted(keys, mode, options = {}, value = undefined) {
+  granted(keys, mode, options, { limit: wanted, value }) {
     const { lease: asked = 30_000, renew = true, signal } = options;
     const lease = millis('lease', asked);
     const activity = activityOf(options.activity);
-    keys = keys.map(checkKey);
-    const limit = mode === access.permits ? count('limit', options.limit, 1, PERMITS_MAX) : 0;
+    keys = checkKeys(keys);
+    const limit = mode === access.permits ? count('limit', wanted, 1, PERMITS_MAX) : 0;
     const permits = mode === access.permits ? count('permits', options.permits ?? 1, 1, PERMITS_MAX) : 1;
     const replicas = count('replicas', options.replicas ?? 0, 0, 2 ** 16 - 1);
     const wait = millis('wait', options.wait, ENDLESS);
     const fields = {
       owner: activity ? owning.activity : owning.new, activity: activity?.number ?? 0, name: '', keys,
       mode, permits, limit, wait,
-      lease, renewed: renew, maxHold: millis('maxHold', options.maxHold, ENDLESS),
+      lease, renewed: checkFlag('renew', renew), maxHold: millis('maxHold', options.maxHold, ENDLESS),
       bound: millis('bound', options.bound, ABSENT), replicas, margin: millis('margin', options.margin ?? 0), value,
     };
     const onRisk = callback('onRisk', options.onRisk);
@@ -261,7 +263,8 @@ class Host {
     return this.call(event.campaign, fields, { signal, keys, lease, onRisk, type: Leadership });
   }
 
-  observe(key, signal) {
+  observe(key, options) {
+    const signal = signalOf(optionsOf(options).signal);
     const call = ++this.#last;
     const abort = () => changes.end(signal.reason);
     const changes = new Changes({
@@ -290,6 +293,7 @@ class Host {
 
   /** Begins a call. The engine or the signal settles its promise. */
   call(write, fields, { signal, guard, keys, permits, lease, onRisk, type } = {}, isLast = false) {
+    signalOf(signal);
     if (this.#closing && !isLast) return Promise.reject(closed());
     if (signal?.aborted) return Promise.reject(signal.reason);
     const call = ++this.#last;
@@ -544,7 +548,7 @@ class Locks {
 
   async using(keys, options, work = options) {
     if (typeof work !== 'function') throw new TypeError('work must be a function');
-    const guard = await this.#host.lock([].concat(keys), access.exclusive, options === work ? {} : options);
+    const guard = await this.#host.lock([].concat(keys), access.exclusive, options === work ? undefined : options);
     let result;
     try {
       result = await work(guard.signal, guard);
@@ -558,7 +562,7 @@ class Locks {
   }
 
   activity() { return Object.freeze(new Activity()); }
-  async connect(options) { await this.#host.call(event.connect, undefined, options); }
+  async connect(options) { await this.#host.call(event.connect, undefined, { signal: optionsOf(options).signal }); }
   close(options) { return this.#host.close(options); }
   [Symbol.asyncDispose ?? Symbol.for('asyncDispose')]() { return this.close(); }
 }
@@ -567,8 +571,8 @@ class Locks {
 class Client extends Locks {
   #host;
 
-  constructor(url = 'redis://127.0.0.1:6379', options = {}) {
-    const host = new Host([urlOf('url', url)], together.single, options);
+  constructor(url = 'redis://127.0.0.1:6379', options = undefined) {
+    const host = new Host([checkText('url', url)], together.single, optionsOf(options));
     super(host);
     this.#host = host;
   }
@@ -577,19 +581,20 @@ class Client extends Locks {
   tryLockAll(keys, options) { return this.#host.try(keys, access.exclusive, options); }
   read(key, options) { return this.#host.lock([key], access.shared, options); }
   tryRead(key, options) { return this.#host.try([key], access.shared, options); }
-  acquire(key, limit, options) { return this.#host.lock([key], access.permits, { ...options, limit }); }
-  tryAcquire(key, limit, options) { return this.#host.try([key], access.permits, { ...options, limit }); }
+  acquire(key, limit, options) { return this.#host.lock([key], access.permits, options, limit); }
+  tryAcquire(key, limit, options) { return this.#host.try([key], access.permits, options, limit); }
 
-  election(key, options) { return new Election(this.#host, checkKey(key), options); }
+  election(key, options) { return new Election(this.#host, checkKey(key), optionsOf(options)); }
 
   async info(key) { return this.#ask('RLOCK.INFO', checkKey(key)); }
-  async force(key, { fence } = {}) {
-    const options = fence === undefined ? [] : ['FENCE', `${fenceOf(fence)}`];
-    return this.#ask('RLOCK.FORCE', checkKey(key), true, options);
+  async force(key, options) {
+    const { fence } = optionsOf(options);
+    const rest = fence === undefined ? [] : ['FENCE', `${fenceOf(fence)}`];
+    return this.#ask('RLOCK.FORCE', checkKey(key), true, rest);
   }
 
-  async #ask(word, key, changes = false, options = []) {
-    const [answer] = await this.#host.call(event.question, { key, words: [word, key, ...options], changes, limit: NONE });
+  async #ask(word, key, changes = false, rest = []) {
+    const [answer] = await this.#host.call(event.question, { key, words: [word, key, ...rest], changes, limit: NONE });
     if (answer instanceof Error) throw new RlockError('Refused', answer.message);
     return answer;
   }
@@ -602,10 +607,12 @@ class Client extends Locks {
 
 /** Locks on a majority of independent servers. */
 class Quorum extends Locks {
-  constructor(members, options = {}) {
-    if (!Array.isArray(members)) throw new TypeError(`members is ${inspect(members)}, it must be an array of strings`);
-    const urls = members.map((url, place) => urlOf(`members[${place}]`, url));
-    super(new Host(urls, options.anyGrace ? together.anyGrace : together.quorum, options));
+  constructor(members, options = undefined) {
+    typed('members', members, Array.isArray(members), 'an array of strings');
+    const urls = Array.from(members, (url, place) => checkText(`members[${place}]`, url));
+    const given = optionsOf(options);
+    const anyGrace = checkFlag('anyGrace', given.anyGrace ?? false);
+    super(new Host(urls, anyGrace ? together.anyGrace : together.quorum, given));
   }
 }
 
@@ -665,15 +672,14 @@ class Guard {
     throw this.#loss ?? this.#lost(this.#release ? 'it was released' : losses[ending.leaseEnded]);
   }
 
-  release({ permits } = {}) {
-    if (permits === undefined) return this.#releaseAll();
-    return this.#releaseSome(permits);
-  }
+  release(options) { return isAbsent(options) ? this.#releaseAll() : this.#releaseSome(options); }
   #releaseAll(least) {
     dropped.unregister(this);
     return (this.#release ??= this.#host.release(this.#number, least));
   }
-  async #releaseSome(permits) {
+  async #releaseSome(options) {
+    const { permits } = optionsOf(options);
+    if (permits === undefined) return this.release();
     if (this.#release) this.check();
     if (count('permits', permits, 1, this.#permits) === this.#permits) return this.release();
     this.#permits -= permits;
@@ -686,9 +692,10 @@ class Guard {
     return this.#host.call(event.extend, { guard: this.#number, lease: wanted });
   }
   downgrade() { return this.#host.call(event.downgrade, { guard: this.#number }); }
-  async upgrade({ wait, ...options } = {}) {
+  async upgrade(options) {
+    const { wait, signal } = optionsOf(options);
     const fields = { guard: this.#number, wait: millis('wait', wait, ENDLESS) };
-    return (await this.#host.call(event.upgrade, fields, { ...options, guard: this })) !== null;
+    return (await this.#host.call(event.upgrade, fields, { signal, guard: this })) !== null;
   }
 
   [Symbol.asyncDispose ?? Symbol.for('asyncDispose')]() { return this.release(); }
@@ -724,20 +731,20 @@ class Election {
   async campaign(value, options) {
     const leadership = await this.#campaign(value, options);
     if (leadership) return leadership;
-    throw new RlockError('NotAcquired', `${textOf(this.#key)}: not elected within ${options?.wait ?? this.#options?.wait} ms`);
+    throw new RlockError('NotAcquired', `${textOf(this.#key)}: not elected within ${options?.wait ?? this.#options.wait} ms`);
   }
 
   async tryCampaign(value, options) {
-    return this.#campaign(value, { ...options, wait: 0 });
+    return this.#campaign(value, { ...optionsOf(options), wait: 0 });
   }
 
   #campaign(value, options) {
-    const asked = { ...this.#options, ...options };
-    return this.#host.granted([this.#key], access.exclusive, asked, checkBytes('value', value));
+    const asked = { ...this.#options, ...optionsOf(options) };
+    return this.#host.granted([this.#key], access.exclusive, asked, { value: checkBytes('value', value) });
   }
 
-  async leader(options) { return this.#host.call(event.leader, { key: this.#key }, options); }
-  observe({ signal } = {}) { return this.#host.observe(this.#key, signal); }
+  async leader(options) { return this.#host.call(event.leader, { key: this.#key }, { signal: optionsOf(options).signal }); }
+  observe(options) { return this.#host.observe(this.#key, options); }
 }
 
 /** The changes that an observer receives, until it ends. */

@@ -136,7 +136,7 @@ export class Client extends Locks {
   /**
    * Creates a client, which connects at its first call. The URL begins with `redis://`, `rediss://`, `redis+unix://`,
    * `redis+sentinel://`, `rediss+sentinel://`, `redis+cluster://` or `rediss+cluster://`; default `redis://127.0.0.1:6379`.
-   * @throws RangeError if the URL or an option is invalid
+   * @throws RangeError, TypeError if the URL or an option is invalid
    */
   constructor(url?: string, options?: ClientOptions);
   /** Takes all of 1 to 1024 locks, or none. */
@@ -153,7 +153,10 @@ export class Client extends Locks {
   using<T>(
     keys: Key | readonly Key[], options: LockOptions, work: (signal: AbortSignal, guard: Guard) => Promise<T> | T,
   ): Promise<T>;
-  /** The right to lead at a key, and the current leader. `options` apply to each campaign. Creating it sends nothing. */
+  /**
+   * The right to lead at a key, and the current leader. `options` apply to each campaign. Creating it sends nothing.
+   * @throws TypeError if an argument is invalid
+   */
   election(key: Key, options?: LockOptions): Election;
   /** The fields of `RLOCK.INFO` for a lock. */
   info(key: Key): Promise<Record<string, unknown>>;
@@ -189,7 +192,7 @@ export class Quorum extends Locks {
    *
    * Calls reject with `Member` if a server cannot take part: it is the same as another one, a replica, or without the
    * module.
-   * @throws RangeError if a URL, their number or an option is invalid
+   * @throws RangeError, TypeError if a URL, their number or an option is invalid
    */
   constructor(members: readonly string[], options?: QuorumOptions);
 }
@@ -215,6 +218,7 @@ export class Election {
   /**
    * The current leader, then each change: see `Changes`. It begins at once. All observers of one client share its
    * connection. It ends with the reason of `signal` if that aborts.
+   * @throws TypeError if an argument is invalid
    */
   observe(options?: { signal?: AbortSignal }): Changes;
 }

@@ -9,7 +9,7 @@ import { setTimeout as pause } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { inspect, promisify } from 'node:util';
 import { Worker } from 'node:worker_threads';
-import { Client, RlockError } from '../rlock.mjs';
+import { Client, Quorum, RlockError } from '../rlock.mjs';
 import { ask, collected, connect, eventually, isFree, queued, start } from './servers.mjs';
 
 const code = wanted => error => error instanceof RlockError && error.code === wanted && error.name === `${wanted}Error`;
@@ -197,6 +197,89 @@ test('bad arguments are named, and nothing is sent', async t => {
     [() => client.lockAll(['a', 'a']), /^keys is `a` more than once/],
     [() => client.using('k'), /^work must be a function/],
   ]) await assert.rejects(async () => call(), { message: named });
+});
+
+test('options and signals of another type are named, and nothing is sent', async t => {
+  const url = 'redis://127.0.0.1:1';
+  const client = connect(t, url);
+  const election = client.election('k');
+  const calls = {
+    lock: it => client.lock('k', it),
+    tryLock: it => client.tryLock('k', it),
+    lockAll: it => client.lockAll(['k'], it),
+    tryLockAll: it => client.tryLockAll(['k'], it),
+    read: it => client.read('k', it),
+    tryRead: it => client.tryRead('k', it),
+    acquire: it => client.acquire('k', 2, it),
+    tryAcquire: it => client.tryAcquire('k', 2, it),
+    using: it => client.using('k', it, () => {}),
+    connect: it => client.connect(it),
+    campaign: it => election.campaign('x', it),
+    tryCampaign: it => election.tryCampaign('x', it),
+    leader: it => election.leader(it),
+    observe: it => election.observe(it),
+  };
+  const others = {
+    election: it => client.election('k', it),
+    force: it => client.force('k', it),
+    close: it => client.close(it),
+    client: it => new Client(url, it),
+    quorum: it => new Quorum([url, url, url], it),
+  };
+  const refuses = (call, message) => assert.rejects(async () => call(), { name: 'TypeError', message });
+  for (const call of Object.values({ ...calls, ...others })) {
+    for (const options of [5000, 'x', true, () => {}]) {
+      await refuses(() => call(options), `options is ${inspect(options)}, it must be an object`);
+    }
+  }
+  for (const call of Object.values(calls)) {
+    for (const signal of [{}, 5, 'x', '', false, new EventTarget(), new AbortController()]) {
+      await refuses(() => call({ signal }), `signal is ${inspect(signal)}, it must be an AbortSignal`);
+    }
+  }
+  for (const [call, message] of [
+    [() => client.lock('k', { renew: 'no' }), "renew is 'no', it must be true or false"],
+    [() => client.lock('k', { onRisk: 5 }), 'onRisk is 5, it must be a function'],
+    [() => client.lockAll('abc'), "keys is 'abc', it must be an array"],
+    [() => client.tryLockAll(new Set('a')), "keys is Set(1) { 'a' }, it must be an array"],
+    [() => client.lockAll(new Array(1)), 'key is undefined, it must be a string or a Uint8Array'],
+    [() => client.info(Symbol('k')), 'key is Symbol(k), it must be a string or a Uint8Array'],
+    [() => new Client(url, { name: 5 }), 'name is 5, it must be a string'],
+    [() => new Client(url, { log: 5 }), 'log is 5, it must be a function'],
+    [() => new Client(url, { listener: 5 }), 'listener is 5, it must be a function'],
+    [() => new Quorum([url, url, url], { anyGrace: 'no' }), "anyGrace is 'no', it must be true or false"],
+  ]) await refuses(call, message);
+});
+
+test('options that are null are none', async t => {
+  const { url } = await start(t);
+  const client = new Client(url, null);
+  await client.connect(null);
+  await client.using('k', null, guard => guard);
+  const guard = await client.read('k', null);
+  assert.ok(await guard.upgrade(null));
+  for (const options of [5, 'x', true]) {
+    await assert.rejects(guard.release(options), { name: 'TypeError', message: `options is ${inspect(options)}, it must be an object` });
+    await assert.rejects(guard.upgrade(options), { name: 'TypeError', message: `options is ${inspect(options)}, it must be an object` });
+  }
+  await assert.rejects(guard.upgrade({ signal: 5 }), { name: 'TypeError', message: 'signal is 5, it must be an AbortSignal' });
+  assert.ok(guard.isValid);
+  await guard.release(null);
+  assert.equal(await client.force('k', null), 0);
+  await client.close(null);
+});
+
+test('a call that is refused does not keep the process alive', async t => {
+  const { url } = await start(t);
+  const source = `
+    const { Client } = require('${fileURLToPath(new URL('../rlock.cjs', import.meta.url))}');
+    const client = new Client('${url}');
+    (async () => {
+      await client.lock('k', { signal: {} }).catch(error => console.log(error.name));
+      await (await client.lock('k')).release();
+    })();`;
+  const { stdout } = await promisify(execFile)(process.execPath, ['-e', source], { timeout: 10_000 });
+  assert.equal(stdout, 'TypeError\n');
 });
 
 test('times are numbers of milliseconds in their range', async t => {
