@@ -70,10 +70,20 @@ const typed = (name, value, isRight, what) => {
 };
 const isAbsent = value => ABSENT.includes(value);
 
-const checkBytes = (name, value) => {
-  return typed(name, value, typeof value === 'string' || value instanceof Uint8Array, 'a string or a Uint8Array');
+/** Half of a surrogate pair is not in UTF-8: each would become the same bytes. The text may be a secret. */
+const wellFormed = (name, text) => {
+  if (text.isWellFormed()) return text;
+  throw new RangeError(`${name} has half of a surrogate pair, it must be well-formed Unicode`);
 };
-const checkKey = key => checkBytes('key', key);
+const checkText = (name, value) => wellFormed(name, typed(name, value, typeof value === 'string', 'a string'));
+const checkBytes = (name, value) => {
+  if (typeof value === 'string') return wellFormed(name, value);
+  return typed(name, value, value instanceof Uint8Array, 'a string or a Uint8Array');
+};
+const checkKey = key => {
+  if (checkBytes('key', key).length > 0) return key;
+  throw new RlockError('OutOfRange', 'key is empty, it must be at least 1 byte');
+};
 const checkKeys = keys => Array.from(typed('keys', keys, Array.isArray(keys), 'an array'), checkKey);
 const textOf = key => (typeof key === 'string' ? key : Buffer.from(key).toString());
 
@@ -84,7 +94,6 @@ const fenceOf = value => {
   throw new RangeError(`fence is ${inspect(value)}, it must be a whole number from 1 to ${Number.MAX_SAFE_INTEGER}`);
 };
 
-const checkText = (name, value) => typed(name, value, typeof value === 'string', 'a string');
 const checkFlag = (name, value) => typed(name, value, typeof value === 'boolean', 'true or false');
 
 // Each of these, or nothing.

@@ -1,6 +1,9 @@
 import type { ConnectionOptions } from 'node:tls';
 
-/** The name of a lock: text, or any bytes. */
+/**
+ * The name of a lock: well-formed text, or any bytes, but not empty. Where a client shows a key as text, bytes that are no
+ * UTF-8 are U+FFFD there, so two keys may look the same.
+ */
 export type Key = string | Uint8Array;
 
 /** The kind of an error; the codes are the same in every language. */
@@ -197,7 +200,7 @@ export class Quorum extends Locks {
   constructor(members: readonly string[], options?: QuorumOptions);
 }
 
-/** The value that a leader publishes: text or any bytes, 0 to 1024 of them. */
+/** The value that a leader publishes: well-formed text or any bytes, 0 to 1024 of them. */
 export type Value = string | Uint8Array;
 
 /**
@@ -271,7 +274,7 @@ export class Guard {
   readonly owner: string;
   /** Larger than the fence of every earlier holder. Send it with each write. */
   readonly fence: bigint;
-  /** The fence of each key. */
+  /** The fence of each key. Keys of bytes that look the same as text have one entry. */
   readonly fences: Readonly<Record<string, bigint>>;
   /** Aborts when the lock is lost, with `Lost` as its reason. */
   readonly signal: AbortSignal;

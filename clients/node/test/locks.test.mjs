@@ -199,6 +199,40 @@ test('bad arguments are named, and nothing is sent', async t => {
   ]) await assert.rejects(async () => call(), { message: named });
 });
 
+test('an empty key and text that is no Unicode are refused in each place', async t => {
+  const url = 'redis://127.0.0.1:1';
+  const client = connect(t, url);
+  const keys = {
+    lock: key => client.lock(key),
+    tryLock: key => client.tryLock(key),
+    lockAll: key => client.lockAll(['a', key]),
+    using: key => client.using(key, () => {}),
+    read: key => client.read(key),
+    acquire: key => client.acquire(key, 2),
+    election: key => client.election(key),
+    info: key => client.info(key),
+    force: key => client.force(key),
+  };
+  const texts = {
+    value: value => client.election('k').campaign(value),
+    name: name => new Client(url, { name }),
+    url: text => new Client(`redis://${text}@127.0.0.1:1`),
+    'members[0]': text => new Quorum([`redis://${text}@127.0.0.1:1`, url, url]),
+  };
+  for (const call of Object.values(keys)) {
+    for (const key of ['', new Uint8Array(0)]) {
+      await assert.rejects(async () => call(key), { code: 'OutOfRange', message: 'key is empty, it must be at least 1 byte' });
+    }
+    texts.key = call;
+    for (const [name, refuses] of Object.entries(texts)) {
+      for (const text of ['\ud800', 'a\udfffb']) {
+        const message = `${name} has half of a surrogate pair, it must be well-formed Unicode`;
+        await assert.rejects(async () => refuses(text), { name: 'RangeError', message });
+      }
+    }
+  }
+});
+
 test('options and signals of another type are named, and nothing is sent', async t => {
   const url = 'redis://127.0.0.1:1';
   const client = connect(t, url);

@@ -92,6 +92,9 @@ test('a majority holds each lock, under a fence that rises', async t => {
   const [held, waiting] = [await a.lock('k', { lease }), b.lock('k', { lease })];
   await Promise.all([a.close(), b.close(), assert.rejects(waiting, { code: 'Closed' })]);
   assert.ok(!held.isValid && await areFree(members, 'k'));
+  const loss = { code: 'Lost', message: 'k: the lock was lost: it was released with the client' };
+  assert.throws(() => held.signal.throwIfAborted(), loss);
+  assert.throws(() => held.check(), loss);
 });
 
 test('servers that protect nothing together are refused', async t => {
