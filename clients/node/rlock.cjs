@@ -70,7 +70,7 @@ const typed = (name, value, isRight, what) => {
 };
 const isAbsent = value => ABSENT.includes(value);
 
-/** Half of a surrogate pair is not in UTF-8: each would become the same bytes. The text may be a secret. */
+/** UTF-8 has no halves of surrogate pairs: each would become the same bytes. The text may be a secret, so it is not shown. */
 const wellFormed = (name, text) => {
   if (text.isWellFormed()) return text;
   throw new RangeError(`${name} has half of a surrogate pair, it must be well-formed Unicode`);

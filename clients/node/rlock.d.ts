@@ -158,7 +158,7 @@ export class Client extends Locks {
   ): Promise<T>;
   /**
    * The right to lead at a key, and the current leader. `options` apply to each campaign. Creating it sends nothing.
-   * @throws TypeError if an argument is invalid
+   * @throws TypeError, RangeError, RlockError if an argument is invalid
    */
   election(key: Key, options?: LockOptions): Election;
   /** The fields of `RLOCK.INFO` for a lock. */
@@ -221,7 +221,7 @@ export class Election {
   /**
    * The current leader, then each change: see `Changes`. It begins at once. All observers of one client share its
    * connection. It ends with the reason of `signal` if that aborts.
-   * @throws TypeError if an argument is invalid
+   * @throws TypeError if `signal` is invalid
    */
   observe(options?: { signal?: AbortSignal }): Changes;
 }
