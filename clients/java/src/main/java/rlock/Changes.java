@@ -28,6 +28,7 @@ public final class Changes implements AutoCloseable {
     private static final int MAX = 1024;
 
     private final Client client;
+    /** Its monitor, which no user can have, guards the takers and the end too. */
     private final Deque<Change> untaken = new ArrayDeque<>();
     private final Queue<CompletableFuture<Change>> takers = new ArrayDeque<>();
     private final CompletableFuture<Action> observes;
@@ -45,21 +46,23 @@ public final class Changes implements AutoCloseable {
         for (CompletableFuture<Change> taker; (taker = takerOrKeep(change)) != null && !taker.complete(change);) {}
     }
 
-    private synchronized CompletableFuture<Change> takerOrKeep(Change change) {
-        var taker = takers.poll();
-        if (taker == null && end == null) {
-            untaken.add(change);
-            if (untaken.size() > MAX) {
-                untaken.removeFirst();
-                untaken.addFirst(untaken.removeFirst().behindMissed());
+    private CompletableFuture<Change> takerOrKeep(Change change) {
+        synchronized (untaken) {
+            var taker = takers.poll();
+            if (taker == null && end == null) {
+                untaken.add(change);
+                if (untaken.size() > MAX) {
+                    untaken.removeFirst();
+                    untaken.addFirst(untaken.removeFirst().behindMissed());
+                }
             }
+            return taker;
         }
-        return taker;
     }
 
     private void end(Throwable why) {
         List<CompletableFuture<Change>> left;
-        synchronized (this) {
+        synchronized (untaken) {
             if (end != null) {
                 return;
             }
@@ -81,28 +84,32 @@ public final class Changes implements AutoCloseable {
     }
 
     /** The next change. A cancelled future takes none. Stages without {@code Async} must not block. */
-    public synchronized CompletableFuture<Change> nextAsync() {
-        if (!untaken.isEmpty()) {
-            return CompletableFuture.completedFuture(untaken.remove());
-        }
-        if (end != null) {
-            return CompletableFuture.failedFuture(end);
-        }
+    public CompletableFuture<Change> nextAsync() {
         var taker = new CompletableFuture<Change>();
-        takers.add(taker);
+        synchronized (untaken) {
+            if (!untaken.isEmpty()) {
+                return CompletableFuture.completedFuture(untaken.remove());
+            }
+            if (end != null) {
+                return CompletableFuture.failedFuture(end);
+            }
+            takers.add(taker);
+        }
         taker.whenComplete((change, error) -> forget(taker));
         return taker;
     }
 
-    private synchronized void forget(CompletableFuture<Change> taker) {
-        takers.remove(taker);
+    private void forget(CompletableFuture<Change> taker) {
+        synchronized (untaken) {
+            takers.remove(taker);
+        }
     }
 
     /** Ends the observer, and drops the untaken changes. */
     @Override
     public void close() {
         end(new RlockException("Closed", "the observer has been closed", false));
-        synchronized (this) {
+        synchronized (untaken) {
             untaken.clear();
         }
         observes.cancel(false);

@@ -56,6 +56,11 @@ public final class Client implements AutoCloseable {
     private final Selector selector;
     private final Thread thread;
     private final Queue<Runnable> tasks = new ConcurrentLinkedQueue<>();
+    /**
+     * Its monitor belongs to the thread that runs tasks. It is not the client's own: a user who had that one, and waited for the
+     * client's thread, would wait for ever.
+     */
+    private final Object running = new Object();
     /** The task that has failed. It is the next one: after the end, a task only completes what its caller waits for. */
     private Runnable failed;
     private final AtomicBoolean isAwake = new AtomicBoolean();
@@ -324,18 +329,20 @@ public final class Client implements AutoCloseable {
         }
     }
 
-    private synchronized void doTasks(int most) {
-        for (int left = most; left > 0; left--) {
-            var task = failed != null ? failed : tasks.poll();
-            failed = null;
-            if (task == null) {
-                return;
-            }
-            try {
-                task.run();
-            } catch (RuntimeException | Error error) {
-                failed = task;
-                throw error;
+    private void doTasks(int most) {
+        synchronized (running) {
+            for (int left = most; left > 0; left--) {
+                var task = failed != null ? failed : tasks.poll();
+                failed = null;
+                if (task == null) {
+                    return;
+                }
+                try {
+                    task.run();
+                } catch (RuntimeException | Error error) {
+                    failed = task;
+                    throw error;
+                }
             }
         }
     }

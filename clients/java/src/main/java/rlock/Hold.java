@@ -19,6 +19,8 @@ public class Hold implements AutoCloseable {
     volatile long number;
     private volatile String owner;
     private volatile Map<String, Long> fences;
+    /** Its monitor, which no user can have, guards the fields below. */
+    private final Object releasing = new Object();
     private CompletableFuture<Void> released;
     /** How many are not released yet. */
     private int permits;
@@ -100,8 +102,10 @@ public class Hold implements AutoCloseable {
         return this;
     }
 
-    private synchronized boolean isReleased() {
-        return released != null;
+    private boolean isReleased() {
+        synchronized (releasing) {
+            return released != null;
+        }
     }
 
     /**
@@ -145,7 +149,7 @@ public class Hold implements AutoCloseable {
         var time = Engine.millis("least", least);
         var end = new CompletableFuture<Void>();
         boolean isLast;
-        synchronized (this) {
+        synchronized (releasing) {
             if (released != null) {
                 var lost = lostFor(Client.why(Format.ENDING_RELEASED));
                 return some == null ? copy(released) : CompletableFuture.failedFuture(lost);

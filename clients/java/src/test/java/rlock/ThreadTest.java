@@ -53,6 +53,33 @@ class ThreadTest {
         }
     }
 
+    /** A user may have the monitor of any of them. */
+    @Test
+    void theMonitorOfAPublicObjectKeepsTheClientFromNothing() throws Exception {
+        try (var server = new Servers(); var client = Client.of(server.url); var changes = client.election("e").observe()) {
+            changes.next();
+            var hold = client.getSemaphore("p", 3, 3).acquire();
+            soon(() -> {
+                synchronized (client) {
+                    return client.metrics();
+                }
+            });
+            soon(() -> {
+                synchronized (hold) {
+                    hold.release(1);
+                    hold.release(1);
+                    return hold.isValid();
+                }
+            });
+            soon(() -> {
+                synchronized (changes) {
+                    client.election("e").campaignAsync("it").join();
+                    return changes.nextAsync().join();
+                }
+            });
+        }
+    }
+
     @Test
     void aLogThatThrowsEndsNothing() throws Exception {
         var settings = Client.builder(NOWHERE).retryTimeout(Duration.ofMillis(300)).listener(occurrence -> {
