@@ -163,19 +163,26 @@ public class Hold implements AutoCloseable {
                 released = end;
             }
         }
-        if (isLast) {
-            client.forget(number);
-        }
         Client.Event event = (to, call) -> isLast
                 ? Format.release(to, call, number, time)
                 : Format.releasePermits(to, call, number, some);
         client.call(null, null, true, event).whenComplete((action, error) -> {
             // Another thread may have released the rest before this event was sent.
-            var isNoLoss = !reportsLoss || !isLast && isReleased();
-            if (error == null || (error instanceof LostException && isNoLoss)) {
-                end.complete(null);
-            } else {
-                Client.fail(end, error);
+            var isLost = error instanceof LostException && (isLast || !isReleased());
+            try {
+                if (isLost) {
+                    // The release may be the first to learn of it.
+                    over.complete((LostException) error);
+                }
+                if (isLast) {
+                    client.forget(number);
+                }
+            } finally {
+                if (error == null || (error instanceof LostException && !(isLost && reportsLoss))) {
+                    end.complete(null);
+                } else {
+                    Client.fail(end, error);
+                }
             }
         });
         return copy(end);

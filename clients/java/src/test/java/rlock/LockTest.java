@@ -336,6 +336,30 @@ class LockTest {
     }
 
     @Test
+    void aLossThatTheReleaseMeetsFirstIsReportedToo() throws Exception {
+        try (var server = new Servers(); var client = Client.of(server.url)) {
+            var terms = Terms.standard().fixedLease(millis(20));
+            for (var each : List.of(terms, terms, terms, terms.ignoringLoss())) {
+                var hold = client.getLock("k").with(each).acquire();
+                var before = new CompletableFuture<LostException>();
+                var after = new CompletableFuture<LostException>();
+                hold.onLost(before::complete, Runnable::run);
+                while (hold.isValid()) {
+                    Thread.onSpinWait();
+                }
+                var release = hold.releaseAsync();
+                if (each == terms) {
+                    assertThrows(LostException.class, () -> client.join(release));
+                } else {
+                    client.join(release);
+                }
+                hold.onLost(after::complete, Runnable::run);
+                assertEquals(before.get(10, TimeUnit.SECONDS), after.getNow(null));
+            }
+        }
+    }
+
+    @Test
     void anInterruptedThreadWaitsNoLonger() throws Exception {
         try (var server = new Servers(); var client = Client.of(server.url)) {
             var hold = client.getLock("k").acquire();
