@@ -16,6 +16,8 @@ import java.util.concurrent.atomic.AtomicBoolean;
 final class Engine {
     /** Instead of a time: no limit, or no time at all. */
     static final long NONE = -1;
+    /** The engine refuses longer times. */
+    static final Duration LONGEST = Duration.ofDays(30);
 
     /** {@code native} or {@code bytecode}. Default: native, if the jar has a library for this platform that loads. */
     static final String KIND = "rlock.engine";

@@ -118,7 +118,11 @@ public class Hold implements AutoCloseable {
         client.join(releaseAsync());
     }
 
-    /** The same, but the server keeps the lock until {@code least} after the grant. */
+    /**
+     * The same, but the server keeps the lock until {@code least} after the grant.
+     *
+     * @throws IllegalArgumentException if {@code least} is below zero or above 30 days; the lock stays held then
+     */
     public void releaseAfter(Duration least) {
         client.join(release(null, least));
     }
@@ -147,6 +151,10 @@ public class Hold implements AutoCloseable {
     /** Without a number, it releases all permits. */
     private CompletableFuture<Void> release(Integer some, Duration least) {
         var time = Engine.millis("least", least);
+        if (time > Engine.LONGEST.toMillis()) {
+            // The engine refuses it too, but only when the hold has ended here.
+            throw new IllegalArgumentException("least is " + least + ", it must be at most " + Engine.LONGEST.toDays() + " days");
+        }
         var end = new CompletableFuture<Void>();
         boolean isLast;
         synchronized (releasing) {

@@ -19,8 +19,6 @@ import java.util.function.Consumer;
  * the second wait fails with {@code Deadlock}.
  */
 public final class RLock implements Lock {
-    /** The engine refuses longer ones. Users of {@link Lock} write {@code Long.MAX_VALUE} to wait for ever. */
-    private static final Duration MAX_WAIT = Duration.ofDays(30);
     private static final Format.Owner NEW = new Format.Owner(Format.OWNING_NEW, 0, "");
 
     private final Client client;
@@ -94,7 +92,8 @@ public final class RLock implements Lock {
     /** The same, with a lease that is not renewed; −1 stands for the lock's own terms. */
     public boolean tryLock(long wait, long lease, TimeUnit unit) throws InterruptedException {
         var most = Duration.ofNanos(Math.max(0, unit.toNanos(wait)));
-        return push(interruptibly(most.compareTo(MAX_WAIT) > 0 ? null : most, termsOf(lease, unit)));
+        // Users of Lock write Long.MAX_VALUE to wait for ever.
+        return push(interruptibly(most.compareTo(Engine.LONGEST) > 0 ? null : most, termsOf(lease, unit)));
     }
 
     /**

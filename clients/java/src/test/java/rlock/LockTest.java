@@ -360,6 +360,25 @@ class LockTest {
     }
 
     @Test
+    void aReleaseThatIsRefusedChangesNothing() throws Exception {
+        try (var server = new Servers(); var client = Client.of(server.url)) {
+            var hold = client.getLock("k").acquire();
+            for (var least : List.of(Duration.ofDays(30).plusMillis(1), Duration.ofSeconds(Long.MAX_VALUE), SECOND.negated())) {
+                var refused = assertThrows(IllegalArgumentException.class, () -> hold.releaseAfter(least));
+                assertTrue(refused.getMessage().startsWith("least is " + least + ", it must "), refused::getMessage);
+            }
+            hold.check();
+            hold.close();
+            assertTrue(server.isFree("k"));
+            client.getLock("k").lock();
+            assertThrows(IllegalArgumentException.class,
+                    () -> client.getLock("k").hold().orElseThrow().releaseAfter(Duration.ofDays(31)));
+            client.getLock("k").unlock();
+            assertTrue(server.isFree("k"));
+        }
+    }
+
+    @Test
     void anInterruptedThreadWaitsNoLonger() throws Exception {
         try (var server = new Servers(); var client = Client.of(server.url)) {
             var hold = client.getLock("k").acquire();
