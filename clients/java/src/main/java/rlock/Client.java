@@ -71,7 +71,6 @@ public final class Client implements AutoCloseable {
     private volatile boolean isEnded;
 
     // Only the client's thread uses the fields below. After the end, other threads run tasks too: these use none.
-    private final Clock clock;
     private final Engine engine;
     private final Map<Long, Connection> connections = new HashMap<>();
     private final Set<Connection> writing = new HashSet<>();
@@ -110,8 +109,7 @@ public final class Client implements AutoCloseable {
     Client(Settings<?> settings) {
         tls = settings.tls;
         listener = settings.listener;
-        clock = new Clock(settings.uptime);
-        engine = new Engine(settings, clock);
+        engine = new Engine(settings);
         try {
             selector = Selector.open();
         } catch (IOException error) {
@@ -119,7 +117,12 @@ public final class Client implements AutoCloseable {
             throw new UncheckedIOException(error);
         }
         thread = daemon("client", this::run);
-        thread.start();
+        try {
+            thread.start();
+        } catch (OutOfMemoryError noThread) {
+            free();
+            throw noThread;
+        }
     }
 
     /** A client with default settings. See {@link #builder}. */
@@ -366,9 +369,12 @@ public final class Client implements AutoCloseable {
         if (failure != null) {
             log(System.Logger.Level.ERROR, "the client has failed and is closed", failure);
         }
+        free();
+    }
+
+    private void free() {
         try {
             engine.close();
-            clock.close();
             selector.close();
         } catch (IOException | Error error) {
             log(System.Logger.Level.DEBUG, "closing", error);
@@ -378,7 +384,7 @@ public final class Client implements AutoCloseable {
     /** Waits for input, a task or the deadline, and does what is due. */
     private void turn() throws IOException {
         isAwake.set(false);
-        var pause = due == Engine.NONE ? Long.MAX_VALUE : due - clock.now();
+        var pause = due == Engine.NONE ? Long.MAX_VALUE : due - engine.now();
         if (!tasks.isEmpty() || pause <= 0) {
             selector.selectNow();
         } else {
@@ -392,7 +398,7 @@ public final class Client implements AutoCloseable {
         }
         selector.selectedKeys().clear();
         doTasks(TASKS_PER_TURN);
-        if (due != Engine.NONE && due <= clock.now()) {
+        if (due != Engine.NONE && due <= engine.now()) {
             handle(Format.tick(new Writer()));
         }
         flush();

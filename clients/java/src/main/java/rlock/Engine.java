@@ -25,11 +25,10 @@ final class Engine {
     private static final System.Logger LOG = System.getLogger("rlock");
     private static final AtomicBoolean IS_REPORTED = new AtomicBoolean();
 
-    private final Clock clock;
     private final Machine machine;
+    private final Clock clock;
 
-    Engine(Settings<?> settings, Clock clock) {
-        this.clock = clock;
+    Engine(Settings<?> settings) {
         machine = machine(System.getProperty(KIND, ""));
         var version = machine.version();
         if (version != Format.VERSION) {
@@ -39,6 +38,8 @@ final class Engine {
         if (wrong != null) {
             throw new IllegalArgumentException(new String(wrong, StandardCharsets.UTF_8));
         }
+        // The last one, so that an engine that is refused leaves no file open.
+        clock = new Clock(settings.uptime);
     }
 
     /** An engine of this kind; of the default one for an empty text. */
@@ -85,9 +86,14 @@ final class Engine {
         }
     }
 
+    /** In nanoseconds, as its deadlines are. */
+    long now() {
+        return clock.now();
+    }
+
     /** Passes an event to the engine, and returns its output. */
     Reader handle(Writer event) {
-        var output = machine.handle(event, clock.now());
+        var output = machine.handle(event, now());
         if (output == null) {
             throw new IllegalStateException("event " + event.bytes[0] + " is malformed");
         }
@@ -102,6 +108,7 @@ final class Engine {
 
     void close() {
         machine.close();
+        clock.close();
     }
 
     /** Encodes the fields of an event, one after the other. */

@@ -4,9 +4,11 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
+import static org.junit.jupiter.api.Assumptions.assumeTrue;
 import static rlock.Servers.eventually;
 import static rlock.Servers.pause;
 
+import java.io.File;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
@@ -184,6 +186,17 @@ class ThreadTest {
                 eventually(key + " is free", () -> server.isFree(key));
             }
         }
+    }
+
+    @Test
+    void aClientThatIsRefusedLeavesNoFileOpen() {
+        var open = new File("/proc/self/fd");
+        assumeTrue(open.exists());
+        var before = open.list().length;
+        for (int i = 0; i < 100; i++) {
+            assertThrows(IllegalArgumentException.class, () -> Client.of("nonsense"));
+        }
+        assertTrue(open.list().length < before + 50);
     }
 
     @Test
