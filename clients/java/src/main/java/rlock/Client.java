@@ -8,6 +8,7 @@ import java.security.NoSuchAlgorithmException;
 import java.time.Duration;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.LinkedHashMap;
@@ -16,6 +17,7 @@ import java.util.Map;
 import java.util.Objects;
 import java.util.Queue;
 import java.util.Set;
+import java.util.WeakHashMap;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.ExecutionException;
@@ -78,18 +80,10 @@ public final class Client implements AutoCloseable {
     private final Map<Long, Hold> holds = new HashMap<>();
     private long due = Engine.NONE;
 
-    /** The holds of each thread, and its activity. */
-    private final ThreadLocal<Owned> owned = ThreadLocal.withInitial(() -> new Owned(activity()));
-
-    static final class Owned {
-        final Activity activity;
-        /** By the mode and the list of keys. */
-        final Map<List<Object>, ArrayDeque<Hold>> holds = new HashMap<>();
-
-        Owned(Activity activity) {
-            this.activity = activity;
-        }
-    }
+    /** The activity of each thread. A thread refers to nothing else of a client, so it keeps no closed one. */
+    private final ThreadLocal<Activity> activity = ThreadLocal.withInitial(this::activity);
+    /** The holds of each thread that lives, by its activity. */
+    private final Map<Activity, Map<List<Object>, ArrayDeque<Hold>>> owned = Collections.synchronizedMap(new WeakHashMap<>());
 
     /** A call that somebody waits for. */
     private static final class Call {
@@ -306,8 +300,13 @@ public final class Client implements AutoCloseable {
         return thread;
     }
 
-    Owned owned() {
-        return owned.get();
+    Activity threadActivity() {
+        return activity.get();
+    }
+
+    /** The holds of this thread, by the mode and the list of keys. */
+    Map<List<Object>, ArrayDeque<Hold>> owned() {
+        return owned.computeIfAbsent(activity.get(), any -> new HashMap<>());
     }
 
     /** Runs a task in the client's thread. */
@@ -372,7 +371,10 @@ public final class Client implements AutoCloseable {
         free();
     }
 
+    /** A user may keep a closed client, but not its buffers. */
     private void free() {
+        List.of(connections, calls, holds).forEach(Map::clear);
+        writing.clear();
         try {
             engine.close();
             selector.close();

@@ -25,7 +25,8 @@ final class Engine {
     private static final System.Logger LOG = System.getLogger("rlock");
     private static final AtomicBoolean IS_REPORTED = new AtomicBoolean();
 
-    private final Machine machine;
+    /** {@code null} after the end. */
+    private Machine machine;
     private final Clock clock;
 
     Engine(Settings<?> settings) {
@@ -108,6 +109,7 @@ final class Engine {
 
     void close() {
         machine.close();
+        machine = null;
         clock.close();
     }
 

@@ -69,7 +69,7 @@ public final class RLock implements Lock {
     }
 
     private void lock(Terms terms) {
-        push(client.join(() -> granted(null, client.owned().activity, terms)));
+        push(client.join(() -> granted(null, client.threadActivity(), terms)));
     }
 
     @Override
@@ -80,7 +80,7 @@ public final class RLock implements Lock {
     /** Tries once. */
     @Override
     public boolean tryLock() {
-        return push(client.join(() -> granted(Duration.ZERO, client.owned().activity, terms)));
+        return push(client.join(() -> granted(Duration.ZERO, client.threadActivity(), terms)));
     }
 
     /** Waits at most this time; above 30 days, which is the limit of other waits, without limit. */
@@ -104,13 +104,13 @@ public final class RLock implements Lock {
      */
     @Override
     public void unlock() {
-        var held = client.owned().holds.get(id());
+        var held = client.owned().get(id());
         if (held == null) {
             throw new IllegalMonitorStateException(getName() + " is not held by this thread");
         }
         var hold = held.pop();
         if (held.isEmpty()) {
-            client.owned().holds.remove(id());
+            client.owned().remove(id());
         }
         hold.close();
     }
@@ -123,19 +123,19 @@ public final class RLock implements Lock {
 
     /** Whether this thread holds the lock now. */
     public boolean isHeldByCurrentThread() {
-        var held = client.owned().holds.get(id());
+        var held = client.owned().get(id());
         return held != null && held.peek().isValid();
     }
 
     /** How often this thread has locked it without unlocking it. */
     public int getHoldCount() {
-        var held = client.owned().holds.get(id());
+        var held = client.owned().get(id());
         return held == null ? 0 : held.size();
     }
 
     /** The last hold of this thread, for example to read its fence. */
     public Optional<Hold> hold() {
-        return Optional.ofNullable(client.owned().holds.get(id())).map(ArrayDeque::peek);
+        return Optional.ofNullable(client.owned().get(id())).map(ArrayDeque::peek);
     }
 
     /** Whether any owner holds the lock; for several keys, the first one. */
@@ -191,7 +191,7 @@ public final class RLock implements Lock {
         if (hold == null) {
             return false;
         }
-        client.owned().holds.computeIfAbsent(id(), id -> new ArrayDeque<>()).push(hold);
+        client.owned().computeIfAbsent(id(), id -> new ArrayDeque<>()).push(hold);
         return true;
     }
 
@@ -199,7 +199,7 @@ public final class RLock implements Lock {
         if (Thread.interrupted()) {
             throw new InterruptedException();
         }
-        return client.await(() -> granted(wait, client.owned().activity, terms));
+        return client.await(() -> granted(wait, client.threadActivity(), terms));
     }
 
     private CompletableFuture<Hold> granted(Duration wait, Client.Activity activity, Terms terms) {

@@ -9,6 +9,7 @@ import static rlock.Servers.eventually;
 import static rlock.Servers.pause;
 
 import java.io.File;
+import java.lang.ref.WeakReference;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
@@ -185,6 +186,24 @@ class ThreadTest {
                 client.close(Duration.ZERO);
                 eventually(key + " is free", () -> server.isFree(key));
             }
+        }
+    }
+
+    private static WeakReference<Client> closedWhileThisThreadHolds(String url) {
+        var client = Client.of(url);
+        client.getLock("k").lock();
+        client.close();
+        return new WeakReference<>(client);
+    }
+
+    @Test
+    void aThreadThatHoldsKeepsNoClosedClient() {
+        try (var server = new Servers()) {
+            var client = closedWhileThisThreadHolds(server.url);
+            eventually("it is collected", () -> {
+                System.gc();
+                return client.get() == null;
+            });
         }
     }
 
