@@ -45,6 +45,8 @@ public final class Client implements AutoCloseable {
 
     /** How many tasks run before the client reads its sockets and looks at its timer. */
     private static final int TASKS_PER_TURN = 256;
+    /** In nanoseconds, for the servers to read what a closed client has sent. */
+    private static final long LEAVING_TIME = 1_000_000_000;
     /** In nanoseconds, before the next attempt to end what somebody waits for. */
     private static final long OUT_OF_MEMORY_PAUSE = 10_000_000;
     private static final long FENCE_MAX = (1L << 53) - 1;
@@ -76,6 +78,8 @@ public final class Client implements AutoCloseable {
     private final Engine engine;
     private final Map<Long, Connection> connections = new HashMap<>();
     private final Set<Connection> writing = new HashSet<>();
+    /** The connections of a closed client. */
+    private final List<Connection> leaving = new ArrayList<>();
     private final Map<Long, Call> calls = new HashMap<>();
     private final Map<Long, Hold> holds = new HashMap<>();
     private long due = Engine.NONE;
@@ -245,7 +249,11 @@ public final class Client implements AutoCloseable {
         close(Duration.ofSeconds(5));
     }
 
-    /** The same, within {@code timeout}. An interrupt does not shorten it; the thread stays interrupted. */
+    /**
+     * The same, within {@code timeout}. An interrupt does not shorten it; the thread stays interrupted. With zero, it sends the
+     * releases and does not wait for their answers. What it has not sent when the time is over, the client's thread sends within
+     * a further second, unless the process ends before.
+     */
     public void close(Duration timeout) {
         if (isClosing) {
             return;
@@ -275,9 +283,13 @@ public final class Client implements AutoCloseable {
         }
         // The releases may not have been written yet.
         flush();
+        // The engine closes its connections now, but the servers have not read everything yet.
+        leaving.addAll(connections.values());
+        connections.clear();
         handle(Format.closed(new Writer()));
         isEnded = true;
-        connections.values().forEach(Connection::close);
+        leaving.forEach(Connection::leave);
+        flush();
         calls.values().forEach(call -> call.end.completeExceptionally(RlockException.closed()));
         holds.values().forEach(hold -> hold.lost(null));
     }
@@ -368,13 +380,40 @@ public final class Client implements AutoCloseable {
         if (failure != null) {
             log(System.Logger.Level.ERROR, "the client has failed and is closed", failure);
         }
+        try {
+            leave();
+        } catch (IOException | RuntimeException | Error error) {
+            log(System.Logger.Level.DEBUG, "closing", error);
+        }
         free();
+    }
+
+    /**
+     * Waits until the servers have read everything, which they show by closing the connections. A server whose answer cannot be
+     * sent, because the socket is closed here, drops the requests that it has not read yet.
+     */
+    private void leave() throws IOException {
+        var end = System.nanoTime() + LEAVING_TIME;
+        try {
+            for (long left = LEAVING_TIME; left > 0 && !leaving.isEmpty(); left = end - System.nanoTime()) {
+                select(left);
+                flush();
+                leaving.removeIf(Connection::isClosed);
+            }
+        } finally {
+            for (var connection : leaving) {
+                connection.close();
+            }
+        }
     }
 
     /** A user may keep a closed client, but not its buffers. */
     private void free() {
-        List.of(connections, calls, holds).forEach(Map::clear);
+        connections.clear();
         writing.clear();
+        leaving.clear();
+        calls.clear();
+        holds.clear();
         try {
             engine.close();
             selector.close();
@@ -387,7 +426,17 @@ public final class Client implements AutoCloseable {
     private void turn() throws IOException {
         isAwake.set(false);
         var pause = due == Engine.NONE ? Long.MAX_VALUE : due - engine.now();
-        if (!tasks.isEmpty() || pause <= 0) {
+        select(tasks.isEmpty() ? pause : 0);
+        doTasks(TASKS_PER_TURN);
+        if (due != Engine.NONE && due <= engine.now()) {
+            handle(Format.tick(new Writer()));
+        }
+        flush();
+    }
+
+    /** Waits for input for at most this time, in nanoseconds, and reads it. */
+    private void select(long pause) throws IOException {
+        if (pause <= 0) {
             selector.selectNow();
         } else {
             selector.select(Math.min(pause / 1_000_000 + 1, 3_600_000));
@@ -399,11 +448,6 @@ public final class Client implements AutoCloseable {
             ((Connection) key.attachment()).isReady();
         }
         selector.selectedKeys().clear();
-        doTasks(TASKS_PER_TURN);
-        if (due != Engine.NONE && due <= engine.now()) {
-            handle(Format.tick(new Writer()));
-        }
-        flush();
     }
 
     private void flush() {

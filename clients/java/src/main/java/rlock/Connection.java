@@ -12,6 +12,7 @@ import java.security.cert.X509Certificate;
 import java.util.ArrayDeque;
 import javax.net.ssl.SSLContext;
 import javax.net.ssl.SSLEngine;
+import javax.net.ssl.SSLEngineResult.HandshakeStatus;
 import javax.net.ssl.SSLEngineResult.Status;
 import javax.net.ssl.SSLException;
 import javax.net.ssl.TrustManager;
@@ -33,6 +34,8 @@ final class Connection {
     private SelectionKey key;
     private SSLEngine tls;
     private boolean isOpen;
+    /** Whether it only ends what it has begun to write, and passes nothing on. */
+    private boolean isLeaving;
     private boolean isClosed;
 
     Connection(Client client, Format.Action to) {
@@ -63,6 +66,28 @@ final class Connection {
         } catch (IOException alreadyGone) {
             // It is closed in any case.
         }
+    }
+
+    boolean isClosed() {
+        return isClosed;
+    }
+
+    /** Ends its own side once everything is written, and is closed once the server has ended the other one. */
+    void leave() {
+        attempt(() -> {
+            if (!isOpen) {
+                close();
+                return;
+            }
+            isLeaving = true;
+            if (tls != null) {
+                tls.closeOutbound();
+                while (tls.getHandshakeStatus() == HandshakeStatus.NEED_WRAP) {
+                    wrap(NOTHING);
+                }
+            }
+            client.writes(this);
+        });
     }
 
     private interface Work {
@@ -135,7 +160,9 @@ final class Connection {
             }
             if (key.isValid() && key.isReadable()) {
                 var count = channel.read(input);
-                if (tls != null) {
+                if (isLeaving) {
+                    input.clear();
+                } else if (tls != null) {
                     secure();
                 } else if (count > 0) {
                     received(input);
@@ -159,9 +186,9 @@ final class Connection {
     /** Writes as much as the socket accepts now. */
     void flush() {
         attempt(() -> {
-            if (tls != null) {
+            if (tls != null && !isLeaving) {
                 secure();
-            } else if (isOpen) {
+            } else if (tls == null && isOpen) {
                 output.addAll(plain);
                 plain.clear();
             }
@@ -173,6 +200,9 @@ final class Connection {
                 output.poll();
             }
             key.interestOps(output.isEmpty() ? SelectionKey.OP_READ : SelectionKey.OP_READ | SelectionKey.OP_WRITE);
+            if (isLeaving && output.isEmpty()) {
+                channel.shutdownOutput();
+            }
         });
     }
 
@@ -211,7 +241,7 @@ final class Connection {
     private void wrap(ByteBuffer bytes) throws SSLException {
         do {
             var sealed = ByteBuffer.allocate(tls.getSession().getPacketBufferSize());
-            if (tls.wrap(bytes, sealed).getStatus() == Status.CLOSED) {
+            if (tls.wrap(bytes, sealed).getStatus() == Status.CLOSED && !isLeaving) {
                 throw new SSLException("the connection was closed");
             }
             output.add(sealed.flip());

@@ -189,6 +189,26 @@ class ThreadTest {
         }
     }
 
+    /** A server that cannot answer does not read on. */
+    @Test
+    void aCloseThatDoesNotWaitStillSendsManyReleases() throws Exception {
+        try (var server = new Servers("one", "--tls")) {
+            for (var url : List.of(server.url, server.about.get("tls").get("url").asText() + "#insecure")) {
+                var client = Client.of(url);
+                var holds = new ArrayList<CompletableFuture<Hold>>();
+                for (int i = 0; i < 500; i++) {
+                    holds.add(client.getLock("k" + i).acquireAsync());
+                }
+                CompletableFuture.allOf(holds.toArray(CompletableFuture[]::new)).get(10, TimeUnit.SECONDS);
+                server.signal("STOP");
+                client.close(Duration.ZERO);
+                server.signal("CONT");
+                eventually("all are free", () -> Servers.ask(server.port(), "DBSIZE").equals(":0\r\n"));
+                eventually("no connection", () -> server.connections() == 0);
+            }
+        }
+    }
+
     private static WeakReference<Client> closedWhileThisThreadHolds(String url) {
         var client = Client.of(url);
         client.getLock("k").lock();
