@@ -71,7 +71,8 @@ public final class Client implements AutoCloseable {
     private final AtomicLong last = new AtomicLong();
     /** One number for all clients, so that each activity is another owner in every client. */
     private static final AtomicLong ACTIVITIES = new AtomicLong();
-    private volatile boolean isClosing;
+    private final AtomicBoolean isClosing = new AtomicBoolean();
+    private final CompletableFuture<Void> closed = new CompletableFuture<>();
     private volatile boolean isEnded;
 
     // Only the client's thread uses the fields below. After the end, other threads run tasks too: these use none.
@@ -250,19 +251,31 @@ public final class Client implements AutoCloseable {
     }
 
     /**
-     * The same, within {@code timeout}. An interrupt does not shorten it; the thread stays interrupted. With zero, it sends the
+     * The same, within {@code timeout}. A second call waits for the first one, for at most its own {@code timeout}; in the client's
+     * thread it returns at once. An interrupt does not shorten it; the thread stays interrupted. With zero, it sends the
      * releases and does not wait for their answers. What it has not sent when the time is over, the client's thread sends within
      * a further second, unless the process ends before.
      */
     public void close(Duration timeout) {
-        if (isClosing) {
+        var millis = Engine.millis("timeout", Objects.requireNonNull(timeout, "timeout"));
+        if (isClosing.get() && Thread.currentThread() == thread) {
             return;
         }
         refuseToBlock();
-        var millis = Engine.millis("timeout", Objects.requireNonNull(timeout, "timeout"));
+        if (isClosing.getAndSet(true)) {
+            join(closed.copy().completeOnTimeout(null, millis, TimeUnit.MILLISECONDS));
+            return;
+        }
+        try {
+            releaseAll(millis);
+        } finally {
+            closed.complete(null);
+        }
+    }
+
+    private void releaseAll(long millis) {
         post(() -> handle(Format.leaveAll(new Writer())));
-        var flushed = call(null, Format::flush).completeOnTimeout(null, millis, TimeUnit.MILLISECONDS);
-        isClosing = true;
+        var flushed = call(null, null, true, Format::flush).completeOnTimeout(null, millis, TimeUnit.MILLISECONDS);
         try {
             join(flushed);
         } catch (RuntimeException notReleased) {
@@ -507,8 +520,8 @@ public final class Client implements AutoCloseable {
         return call(hold, null, false, event);
     }
 
-    CompletableFuture<Action> call(Hold hold, Consumer<Action> changes, boolean isRelease, Event of) {
-        if (isClosing && !isRelease) {
+    CompletableFuture<Action> call(Hold hold, Consumer<Action> changes, boolean isOfClose, Event of) {
+        if (isClosing.get() && !isOfClose) {
             return CompletableFuture.failedFuture(RlockException.closed());
         }
         var call = new Call(hold, changes);

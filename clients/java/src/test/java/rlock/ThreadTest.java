@@ -209,6 +209,31 @@ class ThreadTest {
         }
     }
 
+    /** As of a shutdown hook beside the end of a block. */
+    @Test
+    void aSecondCloseWaitsForTheFirst() throws Exception {
+        try (var server = new Servers(); var client = Client.of(server.url)) {
+            client.getLock("k").acquire();
+            var inStage = client.getLock("k").acquireAsync().handle((hold, error) -> {
+                // In the client's thread, which must not wait for itself.
+                client.close();
+                return "returned";
+            });
+            eventually("it waits", () -> server.isQueued("k", 1));
+            server.signal("STOP");
+            var first = CompletableFuture.runAsync(() -> client.close(Duration.ofSeconds(40)));
+            assertEquals("returned", inStage.get(10, TimeUnit.SECONDS));
+            client.close(Duration.ofMillis(1));
+            var second = CompletableFuture.runAsync(() -> client.close(Duration.ofSeconds(40)));
+            pause(100);
+            assertFalse(first.isDone() || second.isDone());
+            server.signal("CONT");
+            second.get(10, TimeUnit.SECONDS);
+            assertTrue(server.isFree("k"));
+            first.get(10, TimeUnit.SECONDS);
+        }
+    }
+
     private static WeakReference<Client> closedWhileThisThreadHolds(String url) {
         var client = Client.of(url);
         client.getLock("k").lock();
