@@ -169,7 +169,10 @@ public final class Client implements AutoCloseable {
         return new RLock(this, List.of(name), SHARED, Terms.DEFAULT);
     }
 
-    /** {@code permits} of a semaphore that has {@code limit} permits, 1 to 1,000,000. */
+    /**
+     * {@code permits} of a semaphore that has {@code limit} permits, 1 to 1,000,000. A thread that holds some and locks again gets
+     * no more: use {@link RLock#acquire} or another activity for these.
+     */
     public RLock getSemaphore(String name, int limit, int permits) {
         return new RLock(this, List.of(name), new Format.Mode(Format.ACCESS_PERMITS, permits, limit), Terms.DEFAULT);
     }
@@ -184,7 +187,10 @@ public final class Client implements AutoCloseable {
         join(() -> call(null, Format::connect));
     }
 
-    /** An owner for sequential work: its calls re-enter its locks, and the server detects deadlocks between activities. */
+    /**
+     * An owner for sequential work: its calls re-enter its locks, with the terms and the permits of the first call, and the server
+     * detects deadlocks between activities.
+     */
     public static final class Activity {
         final long number;
 

@@ -15,8 +15,9 @@ import java.util.function.Consumer;
  * A lock on the server. It is a {@link Lock} of Java, which a thread holds, with the methods of Redisson. {@link #acquire} and
  * {@link #acquireAsync} return a {@link Hold} instead, which any thread may release.
  *
- * <p>A thread re-enters its locks, and must unlock each as often as it has locked it. If two threads would wait for each other,
- * the second wait fails with {@code Deadlock}.
+ * <p>A thread re-enters its locks, and must unlock each as often as it has locked it. The terms of its first call stay: an inner
+ * {@code lock()} does not renew the lease of an outer {@code lock(1, SECONDS)}. Its permits stay too: an inner call for more of them
+ * gets no more. If two threads would wait for each other, the second wait fails with {@code Deadlock}.
  */
 public final class RLock implements Lock {
     private static final Format.Owner NEW = new Format.Owner(Format.OWNING_NEW, 0, "");
@@ -63,7 +64,7 @@ public final class RLock implements Lock {
         lock(terms);
     }
 
-    /** The same, with a lease that is not renewed; −1 stands for the lock's own terms. */
+    /** The same, with a lease that is not renewed; −1 stands for the lock's own terms. A thread that re-enters keeps its terms. */
     public void lock(long lease, TimeUnit unit) {
         lock(termsOf(lease, unit));
     }
@@ -89,7 +90,7 @@ public final class RLock implements Lock {
         return tryLock(wait, -1, unit);
     }
 
-    /** The same, with a lease that is not renewed; −1 stands for the lock's own terms. */
+    /** The same, with a lease that is not renewed; −1 stands for the lock's own terms. A thread that re-enters keeps its terms. */
     public boolean tryLock(long wait, long lease, TimeUnit unit) throws InterruptedException {
         var most = Duration.ofNanos(Math.max(0, unit.toNanos(wait)));
         // Users of Lock write Long.MAX_VALUE to wait for ever.
