@@ -216,7 +216,8 @@ class Host {
   }
 
   async close(options) {
-    const { timeout = 5000 } = optionsOf(options);
+    // As a listener of a signal of the process, it gets the name of the signal.
+    const { timeout = 5000 } = typeof options === 'string' ? {} : optionsOf(options);
     const limit = millis('timeout', timeout);
     if (!this.#closing) {
       // A listener may close it again inside of this.

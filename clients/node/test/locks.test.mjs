@@ -256,7 +256,6 @@ test('options and signals of another type are named, and nothing is sent', async
   const others = {
     election: it => client.election('k', it),
     force: it => client.force('k', it),
-    close: it => client.close(it),
     client: it => new Client(url, it),
     quorum: it => new Quorum([url, url, url], it),
   };
@@ -272,6 +271,7 @@ test('options and signals of another type are named, and nothing is sent', async
     }
   }
   for (const [call, message] of [
+    [() => client.close(5000), 'options is 5000, it must be an object'],
     [() => client.lock('k', { renew: 'no' }), "renew is 'no', it must be true or false"],
     [() => client.lock('k', { onRisk: 5 }), 'onRisk is 5, it must be a function'],
     [() => client.lockAll('abc'), "keys is 'abc', it must be an array"],
