@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"reflect"
 	"strconv"
 	"strings"
 	"sync"
@@ -59,9 +60,11 @@ type Options struct {
 	RetryTimeout time.Duration
 	// ReplicationTimeout is how long replicas may take to acknowledge a grant; see Replicas. Default 1 s.
 	ReplicationTimeout time.Duration
-	// TLS is for rediss://. Default: the system's root certificates.
+	// TLS is for rediss://. Default: the system's root certificates. If one of its functions panics, this attempt to connect
+	// fails, and the panic is logged.
 	TLS *tls.Config
-	// Dial opens connections, for example through a tunnel. Default: DialContext of net.Dialer.
+	// Dial opens connections, for example through a tunnel. Default: DialContext of net.Dialer. If it panics, this attempt to
+	// connect fails, and the panic is logged.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// Logger logs the events of connections. Without it, the client logs only warnings, with slog.Default. The first failure
 	// of an outage is a warning.
@@ -536,13 +539,19 @@ func (n *connection) run(ctx context.Context, a action) {
 }
 
 func (n *connection) dial(ctx context.Context, a action) (socket net.Conn, address string, err error) {
+	network, address := "tcp", net.JoinHostPort(a.host, strconv.Itoa(int(a.port)))
 	if a.how == transportUnix {
-		socket, err = n.client.options.Dial(ctx, "unix", a.host)
-		return socket, a.host, err
+		network, address = "unix", a.host
 	}
-	address = net.JoinHostPort(a.host, strconv.Itoa(int(a.port)))
-	socket, err = n.client.options.Dial(ctx, "tcp", address)
-	if err != nil || a.how == transportTcp {
+	err = n.attempt("Dial", func() (err error) {
+		socket, err = n.client.options.Dial(ctx, network, address)
+		return err
+	})
+	// A method of a nil pointer in it would end the process.
+	if value := reflect.ValueOf(socket); err == nil && (socket == nil || value.Kind() == reflect.Pointer && value.IsNil()) {
+		err = errors.New("Dial has returned no connection")
+	}
+	if err != nil || a.how == transportTcp || a.how == transportUnix {
 		return socket, address, err
 	}
 	config := n.client.options.TLS.Clone()
@@ -554,11 +563,18 @@ func (n *connection) dial(ctx context.Context, a action) (socket net.Conn, addre
 	}
 	config.InsecureSkipVerify = config.InsecureSkipVerify || a.how == transportInsecure
 	secure := tls.Client(socket, config)
-	if err = secure.HandshakeContext(ctx); err != nil {
+	if err = n.attempt("TLS", func() error { return secure.HandshakeContext(ctx) }); err != nil {
 		socket.Close()
 		return nil, address, err
 	}
 	return secure, address, nil
+}
+
+// attempt calls what may call a function of the user. If that panics, only this attempt to connect fails.
+func (n *connection) attempt(name string, function func() error) error {
+	err := fmt.Errorf("the function of %s has panicked", name)
+	n.client.try(name, func() { err = function() })
+	return err
 }
 
 // flush writes the buffered output until the connection ends. After an error it closes the socket, which the reader notices.

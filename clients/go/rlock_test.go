@@ -861,14 +861,29 @@ func TestCloseWithAnEndedContext(t *testing.T) {
 	}
 }
 
-// TestErrorsOfDial: the text may have bytes of a peer, and a logger may panic.
+// TestErrorsOfDial: the text may have bytes of a peer, and a logger may panic. So may the functions of the options.
 func TestErrorsOfDial(t *testing.T) {
 	t.Parallel()
 	logger := slog.New(slog.NewTextHandler(writes(func([]byte) (int, error) { panic("full") }), nil))
-	refuse := func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("refused: \xff") }
-	c := connect(t, "redis://127.0.0.1:1", Options{Logger: logger, RetryTimeout: 100 * time.Millisecond, Dial: refuse})
-	err := c.Connect(background)
-	isTrue(t, strings.Contains(err.Error(), "refused: \uFFFD"), err)
+	for _, it := range []struct {
+		text string
+		dial func(context.Context, string, string) (net.Conn, error)
+	}{
+		{"refused: \uFFFD", func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("refused: \xff") }},
+		{"no connection", func(context.Context, string, string) (net.Conn, error) { return nil, nil }},
+		{"no connection", func(context.Context, string, string) (net.Conn, error) { return (*tls.Conn)(nil), nil }},
+		{"panicked", func(context.Context, string, string) (net.Conn, error) { panic("of Dial") }},
+	} {
+		c := connect(t, "redis://127.0.0.1:1", Options{Logger: logger, RetryTimeout: 100 * time.Millisecond, Dial: it.dial})
+		err := c.Connect(background)
+		isTrue(t, err != nil && strings.Contains(err.Error(), it.text), it.text, err)
+	}
+	verify := func([][]byte, [][]*x509.Certificate) error { panic("of TLS") }
+	options := Options{
+		Logger: logger, RetryTimeout: 100 * time.Millisecond, TLS: &tls.Config{InsecureSkipVerify: true, VerifyPeerCertificate: verify},
+	}
+	err := connect(t, start(t, "one", "--tls").TLS.URL, options).Connect(background)
+	isTrue(t, err != nil && strings.Contains(err.Error(), "panicked"), err)
 }
 
 type writes func([]byte) (int, error)
