@@ -401,10 +401,15 @@ func (h *Hold) ReleasePermits(ctx context.Context, permits uint32) error {
 	return h.released(ctx, call)
 }
 
-// ReleaseAfter is Release, but the server keeps the lock until least after its grant.
+// leastMax is the longest time for which the server keeps a released lock.
+const leastMax = 30 * 24 * time.Hour
+
+// ReleaseAfter is Release, but the server keeps the lock until least after its grant. Unless least is from 0 to 30 days, it
+// returns ErrOutOfRange, and the hold goes on. Above the server's limit for leases it returns ErrRefused, and the lock becomes
+// free when its lease ends.
 func (h *Hold) ReleaseAfter(ctx context.Context, least time.Duration) error {
-	if least < 0 {
-		return outOfRange("least is %v, it must not be below zero", least)
+	if least < 0 || least > leastMax {
+		return outOfRange("least is %v, it must be from 0 to 30 days", least)
 	}
 	return h.release(ctx, millisOr(least, 0))
 }

@@ -259,6 +259,20 @@ func TestTerms(t *testing.T) {
 	done(t, ignored.Release(background))
 }
 
+// TestReleaseAfterIsOutOfRange: the hold goes on, and the next release ends it.
+func TestReleaseAfterIsOutOfRange(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	c := connect(t, s.URL, Options{})
+	hold := must(c.Lock(background, "k"))(t)
+	for _, least := range []time.Duration{-1, 30*24*time.Hour + 1, math.MaxInt64} {
+		is(t, hold.ReleaseAfter(background, least), ErrOutOfRange)
+		done(t, hold.Check())
+	}
+	done(t, hold.Release(background))
+	isTrue(t, isFree(t, s.port(), "k"))
+}
+
 // TestCloseReports: a release that the server refuses is an error of Close.
 func TestCloseReports(t *testing.T) {
 	t.Parallel()
