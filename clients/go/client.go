@@ -387,6 +387,9 @@ func (c *Client) Close(ctx context.Context) error {
 		c.mu.Unlock()
 		return nil
 	}
+	for _, hold := range c.holds {
+		hold.end(closed)
+	}
 	c.event().leaveAll()
 	c.handle()
 	flush, event, err := c.begin(nil)
@@ -412,9 +415,6 @@ func (c *Client) Close(ctx context.Context) error {
 	}
 	for _, call := range c.calls {
 		call.done <- action{kind: acFailed, code: closed.Code, text: closed.Message}
-	}
-	for _, hold := range c.holds {
-		hold.cancel(closed)
 	}
 	c.connections, c.calls, c.holds = nil, nil, nil
 	c.callBack()

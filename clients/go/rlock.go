@@ -286,10 +286,10 @@ type Hold struct {
 	fences     map[string]uint64
 	ignore     bool
 	onRisk     func(time.Duration)
-	permits    uint32 // Those that are not released yet. The client's lock guards them.
-	context    context.Context
+	context    *holdContext
 	cancel     context.CancelCauseFunc
-	isReleased atomic.Bool
+	permits    uint32 // Those that are not released yet. The client's lock guards this and isReleased.
+	isReleased bool
 }
 
 // holdContext ends together with the lease, even if the process was paused and no timer has run yet.
@@ -300,9 +300,7 @@ type holdContext struct {
 
 func (c *holdContext) Err() error {
 	if c.Context.Err() == nil {
-		if err := c.hold.Check(); err != nil {
-			c.hold.cancel(err)
-		}
+		c.hold.Remaining()
 	}
 	return c.Context.Err()
 }
@@ -332,33 +330,45 @@ func (h *Hold) Fences() map[string]uint64 {
 }
 
 // Context has the values of the context of Lock, but does not end with it. It ends when the lock is lost, with ErrLost as its
-// cause, or when it is released.
+// cause; when its release begins, with context.Canceled; or when Client.Close begins, with ErrClosed. The first of these
+// counts: if Release learns of a loss only from the server, the cause is still context.Canceled.
 func (h *Hold) Context() context.Context { return h.context }
 
 // Remaining returns how long the lock stays held if the server sends nothing more; 0 if it is lost or released.
 func (h *Hold) Remaining() time.Duration {
 	h.client.mu.Lock()
 	defer h.client.mu.Unlock()
-	if h.isReleased.Load() || h.client.isClosed || h.context.(*holdContext).Context.Err() != nil {
-		return 0
-	}
-	return h.client.engine.remaining(h.number)
+	return h.remaining()
 }
 
-// Check returns ErrLost unless the lock is held now.
+// remaining is Remaining for a caller that holds the client's lock. It ends the context if the lease is over and no timer has
+// run yet.
+func (h *Hold) remaining() time.Duration {
+	if h.context.Context.Err() != nil {
+		return 0
+	}
+	left := h.client.engine.remaining(h.number)
+	if left == 0 {
+		h.cancel(h.lost(losses[endingLeaseEnded]))
+	}
+	return left
+}
+
+// end ends the context with this cause, unless the lock was lost before. The caller holds the client's lock.
+func (h *Hold) end(cause error) {
+	h.remaining()
+	h.cancel(cause)
+}
+
+// Check returns nil if the lock is held now; ErrClosed if Client.Close has released it; otherwise ErrLost.
 func (h *Hold) Check() error {
 	if h.Remaining() > 0 {
 		return nil
 	}
-	inner := h.context.(*holdContext).Context
-	if lost := (*Error)(nil); errors.As(context.Cause(inner), &lost) {
-		return lost
+	if why := (*Error)(nil); errors.As(context.Cause(h.context), &why) {
+		return why
 	}
-	why := losses[endingLeaseEnded]
-	if h.isReleased.Load() {
-		why = losses[endingReleased]
-	}
-	return h.lost(why)
+	return h.lost(losses[endingReleased])
 }
 
 func (h *Hold) lost(why string) *Error {
@@ -379,7 +389,7 @@ func (h *Hold) ReleasePermits(ctx context.Context, permits uint32) error {
 	c.mu.Lock()
 	held := h.permits
 	switch {
-	case held == 0 || h.isReleased.Load():
+	case held == 0 || h.isReleased:
 		c.mu.Unlock()
 		return h.lost(losses[endingReleased])
 	case permits < 1 || permits > held:
@@ -416,18 +426,21 @@ func (h *Hold) ReleaseAfter(ctx context.Context, least time.Duration) error {
 
 func (h *Hold) release(ctx context.Context, least uint64) error {
 	require(ctx)
-	if h.isReleased.Swap(true) {
+	c := h.client
+	c.mu.Lock()
+	if h.isReleased {
+		c.mu.Unlock()
 		return nil
 	}
-	c := h.client
-	call, event, err := c.begin(nil)
+	h.isReleased = true
+	call, event, err := c.beginLocked(nil)
 	if err != nil {
 		return err
 	}
 	delete(c.holds, h.number)
+	h.end(context.Canceled)
 	event.release(call.number, h.number, least)
 	c.handle()
-	defer h.cancel(context.Canceled)
 	return h.released(ctx, call)
 }
 

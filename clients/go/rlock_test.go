@@ -384,6 +384,51 @@ func TestLosses(t *testing.T) {
 	is(t, context.Cause(hold.Context()), context.Canceled)
 }
 
+// TestEndOfAHold: its context ends when the release begins, not with the answer. A loss before that is its cause.
+func TestEndOfAHold(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	c := connect(t, s.URL, Options{})
+	ends := func(hold *Hold, cause error) {
+		t.Helper()
+		select {
+		case <-hold.Context().Done():
+		case <-time.After(15 * time.Second):
+			t.Fatal("its context goes on")
+		}
+		is(t, context.Cause(hold.Context()), cause)
+	}
+	begin := func(end func() error) chan error {
+		ended := make(chan error, 1)
+		go func() { ended <- end() }()
+		return ended
+	}
+	released, lost := must(c.Lock(background, "released"))(t), must(c.Lock(background, "lost", FixedLease(20*time.Millisecond)))(t)
+	for lost.Remaining() > 0 { // No timer has run yet when it ends.
+	}
+	is(t, lost.Release(background), ErrLost)
+	ends(lost, ErrLost)
+	looked, left := must(c.Lock(background, "looked"))(t), must(c.Lock(background, "left"))(t)
+	resume := s.pause(t)
+	releases := []chan error{
+		begin(func() error { return looked.Release(background) }), begin(func() error { return released.Release(background) }),
+	}
+	eventually(t, "the release begins", func() bool { return looked.Context().Err() != nil })
+	for _, hold := range []*Hold{looked, released} {
+		ends(hold, context.Canceled)
+		is(t, hold.Check(), ErrLost)
+		isTrue(t, hold.Remaining() == 0)
+	}
+	done(t, left.Check())
+	closes := begin(func() error { return c.Close(background) })
+	ends(left, ErrClosed)
+	is(t, left.Check(), ErrClosed)
+	resume()
+	for _, release := range append(releases, closes) {
+		done(t, <-release)
+	}
+}
+
 // TestContexts: the context ends the wait at once, but not the hold. A release in an ended context still releases.
 func TestContexts(t *testing.T) {
 	t.Parallel()
@@ -603,9 +648,7 @@ func TestPausedServer(t *testing.T) {
 	s := start(t)
 	c := connect(t, s.URL, Options{ResponseTimeout: 500 * time.Millisecond, RetryTimeout: time.Second})
 	hold := must(c.Lock(background, "k", Lease(time.Second)))(t)
-	syscall.Kill(s.Servers[0].PID, syscall.SIGSTOP)
-	resume := sync.OnceFunc(func() { syscall.Kill(s.Servers[0].PID, syscall.SIGCONT) })
-	defer resume()
+	resume := s.pause(t)
 	began := time.Now()
 	_, err := c.Lock(background, "l", Wait(500*time.Millisecond))
 	isTrue(t, err != nil && time.Since(began) < 2500*time.Millisecond, err, time.Since(began))

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -67,6 +68,14 @@ var (
 func Must[T any](value T, err error) func(testing.TB) T { return must(value, err) }
 
 func (s *server) port() int { return s.Servers[0].Port }
+
+// pause stops the server until resume is called, or the test ends.
+func (s *server) pause(t testing.TB) (resume func()) {
+	syscall.Kill(s.Servers[0].PID, syscall.SIGSTOP)
+	resume = sync.OnceFunc(func() { syscall.Kill(s.Servers[0].PID, syscall.SIGCONT) })
+	t.Cleanup(resume)
+	return resume
+}
 
 // ask sends a command in plain RESP2 on a separate connection, and returns the reply.
 func ask(t testing.TB, port int, words ...string) string {

@@ -166,7 +166,7 @@ func (e *Elector) lead(ctx context.Context) (hasLed bool, err error) {
 }
 
 // IsLeader returns nil if this instance leads now by its own clock, even if it was stopped for longer than its lease; otherwise
-// ErrNotLeader or rlock.ErrLost.
+// ErrNotLeader, rlock.ErrLost or rlock.ErrClosed.
 func (e *Elector) IsLeader(context.Context) error {
 	leadership := e.leadership.Load()
 	if leadership == nil {
