@@ -35,6 +35,7 @@ type Client struct {
 	last        uint64 // The number of the last call.
 	timer       *time.Timer
 	due         uint64
+	closing     *closing // What all calls to Close wait for; nil before the first.
 	isClosed    bool
 	callbacks   []func()      // The next calls of the logger and of the user's functions.
 	calling     chan struct{} // Closed when the goroutine that makes these calls has finished; nil without one.
@@ -64,7 +65,8 @@ type Options struct {
 	// fails, and the panic is logged.
 	TLS *tls.Config
 	// Dial opens connections, for example through a tunnel. Default: DialContext of net.Dialer. If it panics, this attempt to
-	// connect fails, and the panic is logged.
+	// connect fails, and the panic is logged. If its connections have no method CloseWrite, which net.TCPConn has, Close
+	// with an ended context always takes a second.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// Logger logs the events of connections. Without it, the client logs only warnings, with slog.Default. The first failure
 	// of an outage is a warning.
@@ -378,32 +380,47 @@ func (c *Client) ask(ctx context.Context, key string, changes bool, command stri
 
 // Close ends all waits with ErrClosed, releases all holds, and closes the connections. It waits for the servers until the
 // context ends, and then returns its cause. If the server refuses to release some of them, it returns ErrNotReleased: they
-// become free when their leases end. With an ended context, it sends the releases, for at most a second, and does not wait
-// for their answers. It also waits for the listener, for at most a second after the end of the context.
+// become free when their leases end. After the end of the context, which may be before the call, it waits for at most a second
+// until the servers have taken the releases. It also waits for the listener, for at most a second after the end of the context.
+//
+// A further call waits for the first one and returns its error. If its own context ends meanwhile, neither waits any longer
+// for the servers.
 func (c *Client) Close(ctx context.Context) error {
 	require(ctx)
 	c.mu.Lock()
-	if c.isClosed {
+	if first := c.closing; first != nil {
 		c.mu.Unlock()
-		return nil
+		defer context.AfterFunc(ctx, func() { first.hurry(context.Cause(ctx)) })()
+		<-first.ended
+		return first.err
 	}
+	ctx, hurry := context.WithCancelCause(ctx)
+	defer hurry(nil)
+	c.closing = &closing{hurry: hurry, ended: make(chan struct{})}
+	defer close(c.closing.ended)
+	c.closing.err = c.close(ctx)
+	return c.closing.err
+}
+
+// closing is the first call to Close.
+type closing struct {
+	hurry context.CancelCauseFunc // Ends the wait for the servers.
+	ended chan struct{}           // Closed when the call has ended.
+	err   error                   // The result of the call when it has ended.
+}
+
+// close is the first call to Close. It releases the lock.
+func (c *Client) close(ctx context.Context) error {
 	for _, hold := range c.holds {
 		hold.end(closed)
 	}
 	c.event().leaveAll()
-	c.handle()
-	flush, event, err := c.begin(nil)
-	if err != nil {
-		return nil
-	}
+	c.step()
+	flush, event, _ := c.beginLocked(nil)
 	event.flush(flush.number)
-	_, err = c.wait(ctx, flush)
+	_, err := c.wait(ctx, flush)
 	c.mu.Lock()
-	if c.isClosed {
-		c.mu.Unlock()
-		return err
-	}
-	// What the engine disconnects now still has releases to write.
+	// What the engine disconnects now may still have releases to write.
 	connections := c.connections
 	c.connections = map[uint64]*connection{}
 	c.event().closed()
@@ -411,7 +428,11 @@ func (c *Client) Close(ctx context.Context) error {
 	c.isClosed = true
 	c.timer.Stop()
 	for _, connection := range connections {
-		connection.endWhenWritten()
+		if err == nil { // All is answered.
+			connection.end()
+		} else {
+			connection.endOutput()
+		}
 	}
 	for _, call := range c.calls {
 		call.done <- action{kind: acFailed, code: closed.Code, text: closed.Message}
@@ -420,7 +441,7 @@ func (c *Client) Close(ctx context.Context) error {
 	c.callBack()
 	calling := c.calling
 	c.mu.Unlock()
-	limit := time.After(writeTimeout)
+	limit := time.After(closeTimeout)
 	for _, connection := range connections {
 		select {
 		case <-connection.ended:
@@ -452,11 +473,11 @@ type connection struct {
 	mu     sync.Mutex
 	output []byte
 	spare  []byte
-	isLast bool // Ends when all output is written.
+	isLast bool // The output ends when all of it is written.
 }
 
-// writeTimeout is how long a client that closes waits for its last output to be written.
-const writeTimeout = time.Second
+// closeTimeout is how long a client that closes waits until the servers have taken its last output.
+const closeTimeout = time.Second
 
 func (c *Client) connect(a action) {
 	ctx, cancel := context.WithCancel(context.Background())
@@ -465,16 +486,17 @@ func (c *Client) connect(a action) {
 	go made.run(ctx, a)
 }
 
-// end closes the connection, or stops opening it.
+// end closes the connection, or stops opening it. The server may drop what it has not answered. Unless the client is closed,
+// the engine asks for that again.
 func (n *connection) end() {
 	if n != nil {
 		n.cancel()
 	}
 }
 
-// endWhenWritten closes the connection when its output is written, or after writeTimeout.
-func (n *connection) endWhenWritten() {
-	time.AfterFunc(writeTimeout, n.cancel)
+// endOutput ends the output when all of it is written. The connection ends when the server closes it, or after closeTimeout.
+func (n *connection) endOutput() {
+	time.AfterFunc(closeTimeout, n.cancel)
 	n.mu.Lock()
 	n.isLast = true
 	n.mu.Unlock()
@@ -598,7 +620,12 @@ func (n *connection) flush(ctx context.Context, socket net.Conn) {
 			continue
 		}
 		if isLast {
-			n.cancel()
+			// A server reads a part at a time. It would drop the rest when its answer meets a closed socket, so run still
+			// reads. A socket that cannot end its output alone stays open until closeTimeout.
+			if half, can := socket.(interface{ CloseWrite() error }); can && half.CloseWrite() != nil {
+				n.cancel()
+			}
+			return
 		}
 		select {
 		case <-n.wake:

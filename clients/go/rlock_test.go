@@ -902,19 +902,79 @@ func TestClose(t *testing.T) {
 	isTrue(t, strings.Contains(log.String(), "connected to the server"), log.String())
 }
 
-// TestCloseWithAnEndedContext: the releases are sent before the connection closes.
+// TestCloseWithAnEndedContext: the server takes all releases, of which it reads a part at a time.
 func TestCloseWithAnEndedContext(t *testing.T) {
 	t.Parallel()
-	s := start(t)
 	ended, cancel := context.WithCancel(background)
 	cancel()
-	for range 5 {
+	for _, kind := range []string{"TCP", "TLS", "no CloseWrite"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			s, options := start(t, "one", "--tls"), Options{TLS: &tls.Config{InsecureSkipVerify: true}}
+			url := s.URL
+			switch kind {
+			case "TLS":
+				url = s.TLS.URL
+			case "no CloseWrite":
+				options.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {
+					socket, err := new(net.Dialer).DialContext(ctx, network, address)
+					return struct{ net.Conn }{socket}, err
+				}
+			}
+			c := connect(t, url, options)
+			var all sync.WaitGroup
+			for i := range 500 {
+				all.Go(func() {
+					if _, err := c.Lock(background, fmt.Sprint("k", i), Lease(time.Hour)); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			all.Wait()
+			resume := s.pause(t)
+			time.AfterFunc(200*time.Millisecond, resume)
+			_ = c.Close(ended) // Its error depends on what it sees first.
+			eventually(t, "all are released", func() bool { return ask(t, s.port(), "DBSIZE") == ":0\r\n" })
+		})
+	}
+}
+
+// TestCloses: the calls end together, when the context of one of them ends, and have the same error.
+func TestCloses(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	for _, isFirst := range []bool{true, false} {
 		c := connect(t, s.URL, Options{})
-		for i := range 10 {
-			must(c.Lock(background, fmt.Sprint("k", i)))(t)
+		hold := must(c.Lock(background, "k"))(t)
+		resume := s.pause(t)
+		ctx, cancel := context.WithCancel(background)
+		contexts := []context.Context{background, background}
+		if isFirst {
+			contexts[0] = ctx
+		} else {
+			contexts[1] = ctx
 		}
-		_ = c.Close(ended) // Its error depends on what it sees first.
-		eventually(t, "all are released", func() bool { return ask(t, s.port(), "DBSIZE") == ":0\r\n" })
+		closes := make(chan error, 2)
+		go func() { closes <- c.Close(contexts[0]) }()
+		eventually(t, "the first one begins", func() bool { return hold.Context().Err() != nil })
+		go func() { closes <- c.Close(contexts[1]) }()
+		select {
+		case err := <-closes:
+			t.Fatal(err)
+		case <-time.After(20 * time.Millisecond):
+		}
+		cancel()
+		eventually(t, "it does not wait for the server", func() bool {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			return c.isClosed
+		})
+		resume()
+		for range 2 {
+			is(t, <-closes, context.Canceled)
+		}
+		is(t, c.Close(background), context.Canceled)
+		eventually(t, "it is free", func() bool { return isFree(t, s.port(), "k") })
 	}
 }
 
