@@ -170,8 +170,8 @@ func In(activity *Activity) Option {
 func IgnoreLoss() Option { return func(t *terms) { t.ignore = true } }
 
 // OnRisk calls f if no renewal of the hold has been confirmed for half of its lease, with the time until it is lost unless a
-// renewal succeeds; again only after one has succeeded. The goroutine that calls Options.Listener calls f, so f must be quick.
-// A panic is logged.
+// renewal succeeds; again only after one has succeeded. The goroutine that calls Options.Listener calls f, so f must be quick,
+// and must not call Client.Close. A panic is logged.
 func OnRisk(f func(left time.Duration)) Option {
 	return func(t *terms) {
 		if t.onRisk = f; f == nil {
