@@ -1,11 +1,13 @@
 """Clients and locks as coroutines, for the APIs for threads and for asyncio. With threads, no coroutine is ever
 suspended."""
 
+import contextlib
 import functools
 import ssl
 from typing import (
     Any,
     Callable,
+    Coroutine,
     Dict,
     Generic,
     List,
@@ -23,6 +25,7 @@ from . import _format as wire
 from ._host import ABSENT, ENDLESS, Activity, Call, Hold, Host, Key, Listener, Settings, count, log, millis, named
 
 L = TypeVar("L", bound="LockBase")
+K = TypeVar("K", bound="LockBase")
 E = TypeVar("E")
 Value = Union[str, bytes]
 T = TypeVar("T")
@@ -261,7 +264,17 @@ class QuorumBase(LocksBase[L]):
         return self._lock(listed, encoded, wait, activity, release_after, on_loss, on_risk, raise_lost, thread_local, 1)
 
 
+def _remove(holds: List[Hold], hold: Any) -> None:
+    with contextlib.suppress(ValueError):  # Another thread has released it.
+        holds.remove(hold)
+
+
 class LockBase:
+    """The methods take the holds of their caller before they return a coroutine, because another task may run it."""
+
+    _here: Dict[bool, str]
+    """By whom the lock is held, by ``thread_local``, for an error."""
+
     def __init__(self, client: LocksBase[Any], terms: Terms) -> None:
         self._client, self._terms = client, terms
         self._begin()
@@ -269,22 +282,27 @@ class LockBase:
     def _begin(self) -> None:
         raise NotImplementedError
 
-    def _top(self) -> Optional[Hold]:
-        """The last hold that was acquired here."""
+    @property
+    def _holds(self) -> List[Hold]:
+        """The holds of the caller, or of all callers that share them. A change of the list is one step, because several
+        threads may change it."""
         raise NotImplementedError
 
-    def _push(self, hold: Hold) -> None:
-        raise NotImplementedError
+    def _last(self, holds: List[Hold]) -> Optional[Hold]:
+        """The last of these holds that can be used here."""
+        for hold in holds[-1:]:
+            return hold
+        return None
 
-    def _drop(self, hold: Optional[Hold]) -> None:
-        raise NotImplementedError
+    def _held(self, holds: List[Hold]) -> Hold:
+        hold = self._last(holds)
+        if hold is None:
+            raise errors.Lost(f"{named(self._terms.keys)}: the lock is not held {self._here[self._terms.thread_local]}")
+        return hold
 
     @property
     def _hold(self) -> Hold:
-        hold = self._top()
-        if hold is None:
-            raise errors.Lost(f"{named(self._terms.keys)}: the lock is not held here")
-        return hold
+        return self._held(self._holds)
 
     def check(self) -> None:
         """Raises `Lost` unless the lock is held here now."""
@@ -293,13 +311,14 @@ class LockBase:
     @property
     def remaining(self) -> float:
         """For how many seconds the lock stays held if the server sends nothing more; 0 if it is not held."""
-        hold = self._top()
+        hold = self._last(self._holds)
         return hold.remaining() if hold else 0.0
 
     @property
     def lost(self) -> bool:
         """Whether the lock was acquired here and then lost."""
-        return self._top() is not None and self.remaining == 0
+        hold = self._last(self._holds)
+        return hold is not None and hold.remaining() == 0
 
     @property
     def fence(self) -> int:
@@ -316,9 +335,12 @@ class LockBase:
         """The owner of this hold."""
         return self._hold.owner
 
-    async def acquire(self, blocking: bool = True, timeout: Optional[float] = None) -> bool:
+    def acquire(self, blocking: bool = True, timeout: Optional[float] = None) -> Coroutine[Any, Any, bool]:
         """Acquires the lock; False if that fails within ``timeout`` seconds (by default ``wait``). Without ``blocking``
         it tries only once."""
+        return self._acquire(self._holds, blocking, timeout)
+
+    async def _acquire(self, holds: List[Hold], blocking: bool = True, timeout: Optional[float] = None) -> bool:
         terms, call = self._terms, None  # type: Terms, Optional[Call]
         # As in `threading.Lock`, -1 means no limit.
         wait = terms.wait if timeout is None else None if timeout == -1 else timeout
@@ -331,24 +353,24 @@ class LockBase:
                 hold = await host.call(call, wire.campaign, *fields, terms.value)
             if hold:
                 hold.permits = terms.permits
-                self._push(hold)
+                holds.append(hold)
             return bool(hold)
         except errors.Error:
             raise
         except BaseException:  # The lock may have been granted at the same moment.
-            self._drop(call.value)
+            _remove(holds, call.value)
             host.post(functools.partial(host.give_up, call))
             raise
 
-    async def release(self, permits: Optional[int] = None) -> None:
+    def release(self, permits: Optional[int] = None) -> Coroutine[Any, Any, None]:
         """Releases the lock, or only some of its permits, at once: it stays held here until all are released. Raises
         `Lost` if it was lost before, unless ``raise_lost`` is false. ``OutOfRange`` unless ``permits`` is from 1 to the
         number that is still held, which is 1 without ``limit``; nothing is released then."""
-        hold, is_last = self._hold, True
+        return self._release(self._holds, permits)
+
+    async def _release(self, holds: List[Hold], permits: Optional[int] = None) -> None:
+        hold, is_last = self._taken(holds, permits)
         try:
-            is_last = hold.take(permits)
-            if is_last:
-                self._drop(hold)
             if hold.host.is_foreign:
                 return
             event, field = (wire.release, self._terms.least) if is_last else (wire.release_permits, permits)
@@ -361,47 +383,63 @@ class LockBase:
             raise
         except BaseException:  # The request may not have been made. A second one changes nothing.
             if hold.is_released and not hold.host.is_foreign:
-                self._drop(hold)
+                _remove(holds, hold)
                 again = functools.partial(hold.host.begin, Call(hold.keys), wire.release, hold.number, self._terms.least)
                 hold.host.post(again)
             raise
+
+    def _taken(self, holds: List[Hold], permits: Optional[int]) -> Tuple[Hold, bool]:
+        """The hold that permits were taken out of, and whether none is left."""
+        while True:
+            hold = self._held(holds)
+            is_last = hold.take(permits)
+            if is_last is not False:
+                _remove(holds, hold)
+            if is_last is not None:  # Otherwise another thread has just released it.
+                return hold, is_last
 
     async def locked(self) -> bool:
         """Whether any owner holds the lock, according to the server."""
         modes = [(await self._client._info(key))["mode"] for key in self._terms.keys]
         return any(mode != "free" for mode in modes)
 
-    async def owned(self) -> bool:
+    def owned(self) -> Coroutine[Any, Any, bool]:
         """Whether the lock is held here now."""
-        return self.remaining > 0
+        return self._owned(self._holds)
 
-    async def extend(self, lease: float) -> bool:
+    async def _owned(self, holds: List[Hold]) -> bool:
+        hold = self._last(holds)
+        return hold is not None and hold.remaining() > 0
+
+    def extend(self, lease: float) -> Coroutine[Any, Any, bool]:
         """Sets the lease to at least this many seconds from now."""
-        await self._change(wire.extend, millis("lease", lease))
-        return True
+        return self._change(self._holds, wire.extend, millis("lease", lease))
 
-    async def downgrade(self) -> None:
+    def downgrade(self) -> Coroutine[Any, Any, Any]:
         """Turns an exclusive hold into a shared one."""
-        await self._change(wire.downgrade)
+        return self._change(self._holds, wire.downgrade)
 
-    async def upgrade(self, wait: Optional[float] = None) -> bool:
+    def upgrade(self, wait: Optional[float] = None) -> Coroutine[Any, Any, bool]:
         """Turns a shared hold into an exclusive one. False if that fails within ``wait`` seconds; the hold is then
         still shared. Raises `Lost` if the shared hold is lost meanwhile, and acquires nothing then."""
-        return bool(await self._change(wire.upgrade, millis("wait", wait, ENDLESS), is_granted=True))
+        return self._change(self._holds, wire.upgrade, millis("wait", wait, ENDLESS), is_granted=True)
 
-    async def _change(self, event: Callable[..., bytes], *fields: Any, is_granted: bool = False) -> Any:
-        hold = self._hold
+    async def _change(
+        self, holds: List[Hold], event: Callable[..., bytes], *fields: Any, is_granted: bool = False
+    ) -> bool:
+        hold = self._held(holds)
         hold.check()
         call = Call(hold.keys, hold=hold if is_granted else None)
-        return await hold.host.call(call, event, hold.number, *fields)
+        return bool(await hold.host.call(call, event, hold.number, *fields))
 
-    async def _enter(self) -> None:
-        if not await LockBase.acquire(self):
+    async def _enter(self: K, holds: List[Hold]) -> K:
+        if not await self._acquire(holds):
             raise errors.NotAcquired(f"{named(self._terms.keys)}: not acquired within {self._terms.wait} s")
+        return self
 
-    async def _exit(self, error: Optional[BaseException]) -> None:
+    async def _exit(self, holds: List[Hold], error: Optional[BaseException]) -> None:
         try:
-            await LockBase.release(self)
+            await self._release(holds)
         except errors.Error as failure:
             if error is None:
                 raise

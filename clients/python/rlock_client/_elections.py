@@ -4,7 +4,7 @@ import asyncio
 import collections
 import functools
 import threading
-from typing import Any, Deque, Dict, Generic, NamedTuple, Optional, Tuple, Type, TypeVar, Union
+from typing import Any, Coroutine, Deque, Dict, Generic, NamedTuple, Optional, Tuple, Type, TypeVar, Union
 
 from . import _errors as errors
 from . import _format as wire
@@ -112,14 +112,14 @@ class ChangesBase:
 
 
 class LeadershipBase(LockBase):
-    async def proclaim(self, value: Value) -> None:
+    def proclaim(self, value: Value) -> Coroutine[Any, Any, Any]:
         """Publishes another value, which observers receive under the same fence. Raises `Lost`; `OutOfRange` for more
         than 1024 bytes; or `Unavailable`, after which either value may be published."""
-        await self._change(wire.proclaim, key_bytes(value, "value"))
+        return self._change(self._holds, wire.proclaim, key_bytes(value, "value"))
 
-    async def resign(self) -> None:
+    def resign(self) -> Coroutine[Any, Any, None]:
         """Ends the leadership: the same as ``release``."""
-        await LockBase.release(self)
+        return self._release(self._holds)
 
 
 class ElectionBase(Generic[M]):

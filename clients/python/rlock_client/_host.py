@@ -163,15 +163,16 @@ class Hold:
         self.loss: Optional[errors.Lost] = None
         self.is_released, self.permits, self.lock = False, 1, threading.Lock()
 
-    def take(self, permits: Optional[int]) -> bool:
-        """Takes permits out of the hold, or all that it still has. True if none is left: the hold is released."""
+    def take(self, permits: Optional[int]) -> Optional[bool]:
+        """Takes permits out of the hold, or all that it still has. True if none is left: the hold is released. ``None``
+        if it was released before."""
         with self.lock:
+            if self.is_released:
+                return None
             if permits is not None:
-                if self.is_released:
-                    raise self.lost(_LOSSES[wire.ENDING_RELEASED])
                 count("permits", permits, 1, self.permits)
                 self.permits -= int(permits)
-            self.is_released = self.is_released or permits is None or self.permits == 0
+            self.is_released = permits is None or self.permits == 0
             return self.is_released
 
     def remaining(self) -> float:
@@ -193,7 +194,8 @@ class Hold:
         host = self.host
         host.holds.pop(self.number, None)
         if not (self.is_released or host.is_foreign or host.is_closed):
-            log.warning("%s: a lock was garbage-collected while it was held; it is released", named(self.keys))
+            text = "%s: a lock was garbage-collected, or its thread or task ended, while it was held; it is released"
+            log.warning(text, named(self.keys))
             host.post(functools.partial(host.step, wire.leave(self.number)))
 
 

@@ -22,6 +22,7 @@ from ._host import ENDLESS, Call, Connection, Hold, Key, Settings, log, millis, 
 
 C = TypeVar("C", bound="_Locks")
 F = TypeVar("F", bound=Callable[..., Any])
+K = TypeVar("K", bound="Lock")
 T = TypeVar("T")
 
 
@@ -185,7 +186,8 @@ def _run(work: Coroutine[Any, Any, T]) -> T:
 
 
 class _Shared:
-    holds: List[Hold]
+    def __init__(self) -> None:
+        self.holds: List[Hold] = []
 
 
 class _OfThread(threading.local, _Shared):
@@ -196,25 +198,14 @@ class _OfThread(threading.local, _Shared):
 class Lock(LockBase):
     """A lock to acquire and release any number of times. Each thread that uses it has its own hold."""
 
+    _here = {True: "by this thread: with thread_local=False, any thread may use the hold", False: "here"}
+
     def _begin(self) -> None:
         self._mine: _Shared = _OfThread() if self._terms.thread_local else _Shared()
 
     @property
     def _holds(self) -> List[Hold]:
-        holds = getattr(self._mine, "holds", None)
-        if holds is None:
-            holds = self._mine.holds = []
-        return holds
-
-    def _top(self) -> Optional[Hold]:
-        holds = self._holds
-        return holds[-1] if holds else None
-
-    def _push(self, hold: Hold) -> None:
-        self._holds.append(hold)
-
-    def _drop(self, hold: Optional[Hold]) -> None:
-        self._holds[:] = [it for it in self._holds if it is not hold]
+        return self._mine.holds
 
     def acquire(self, blocking: bool = True, timeout: Optional[float] = None) -> bool:  # type: ignore[override]
         return _run(super().acquire(blocking, timeout))
@@ -237,14 +228,13 @@ class Lock(LockBase):
     def upgrade(self, wait: Optional[float] = None) -> bool:  # type: ignore[override]
         return _run(super().upgrade(wait))
 
-    def __enter__(self) -> "Lock":
-        _run(self._enter())
-        return self
+    def __enter__(self: K) -> K:
+        return _run(self._enter(self._holds))
 
     def __exit__(
         self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
     ) -> None:
-        _run(self._exit(error))
+        _run(self._exit(self._holds, error))
 
     def __call__(self, function: F) -> F:
         """Decorates a function: each call holds the lock."""
@@ -267,10 +257,6 @@ class Leadership(Lock, LeadershipBase):
 
     def resign(self) -> None:  # type: ignore[override]
         self.release()
-
-    def __enter__(self) -> "Leadership":
-        super().__enter__()
-        return self
 
 
 class Changes(ChangesBase):

@@ -6,9 +6,10 @@ import functools
 import inspect
 import selectors
 import socket
+import threading
 import weakref
 from types import TracebackType
-from typing import Any, Awaitable, Callable, Dict, List, Optional, Set, Tuple, Type, TypeVar
+from typing import Any, Awaitable, Callable, Coroutine, Dict, List, Optional, Set, Type, TypeVar
 
 from . import _errors as errors
 from . import _format as wire
@@ -19,6 +20,7 @@ from ._host import Call, Connection, Hold, Host, Settings, log, millis, now
 __all__ = ["Changes", "Client", "Election", "Leadership", "Lock", "Quorum"]
 C = TypeVar("C", bound="_Locks")
 F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
+K = TypeVar("K", bound="Lock")
 
 
 class _Host(Host):
@@ -106,42 +108,41 @@ class _Host(Host):
 
 
 class Lock(LockBase):
-    """A lock to acquire and release any number of times. Each task that uses it has its own hold."""
+    """A lock to acquire and release any number of times. Each task that uses it has its own hold, which belongs to the
+    task that calls `acquire`, even if another one runs the coroutine; outside a task it belongs to the thread."""
+
+    _here = {
+        True: "by this task in this event loop: with thread_local=False, any task of the loop may use the hold",
+        False: "in this event loop",
+    }
 
     def _begin(self) -> None:
-        self._holds: "List[Tuple[weakref.ref[asyncio.Task[Any]], Hold]]" = []
+        # All callers share the only list, or each task or thread has its own.
+        self._shared: Optional[List[Hold]] = None if self._terms.thread_local else []
+        self._of_callers: "weakref.WeakKeyDictionary[Any, List[Hold]]" = weakref.WeakKeyDictionary()
 
-    def _top(self) -> Optional[Hold]:
-        """The last hold of this task. Otherwise the last hold of a task that has ended, as the tasks of
-        `asyncio.wait_for` do, or the only hold."""
-        current: "Optional[asyncio.Task[Any]]" = None
-        with contextlib.suppress(RuntimeError):  # No loop runs in this thread.
-            current = asyncio.current_task()
-        other: Optional[Hold] = None
-        for reference, hold in self._holds[::-1]:
-            task = reference()
-            if task is not None and task is current or not self._terms.thread_local:
+    @property
+    def _holds(self) -> List[Hold]:
+        if self._shared is not None:
+            return self._shared
+        is_running = asyncio._get_running_loop() is not None
+        caller = asyncio.current_task() if is_running else None
+        return self._of_callers.setdefault(caller or threading.current_thread(), [])
+
+    def _last(self, holds: List[Hold]) -> Optional[Hold]:
+        loop = asyncio._get_running_loop()
+        for hold in reversed(holds[:]):
+            if loop is None or hold.host.loop is loop:  # type: ignore[attr-defined]
                 return hold
-            if other is None and (task is None or task.done() or len(self._holds) == 1):
-                other = hold
-        return other
+        return None
 
-    def _push(self, hold: Hold) -> None:
-        task = asyncio.current_task()
-        assert task
-        self._holds.append((weakref.ref(task), hold))
+    def __aenter__(self: K) -> Coroutine[Any, Any, K]:
+        return self._enter(self._holds)
 
-    def _drop(self, hold: Optional[Hold]) -> None:
-        self._holds = [it for it in self._holds if it[1] is not hold]
-
-    async def __aenter__(self) -> "Lock":
-        await self._enter()
-        return self
-
-    async def __aexit__(
+    def __aexit__(
         self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
-    ) -> None:
-        await self._exit(error)
+    ) -> Coroutine[Any, Any, None]:
+        return self._exit(self._holds, error)
 
     def __call__(self, function: F) -> F:
         """Decorates a coroutine function: each call holds the lock."""
@@ -156,10 +157,6 @@ class Lock(LockBase):
 
 class Leadership(Lock, LeadershipBase):
     """The right to lead: see `rlock_client.Leadership`."""
-
-    async def __aenter__(self) -> "Leadership":
-        await super().__aenter__()
-        return self
 
 
 class Changes(ChangesBase):
@@ -232,7 +229,9 @@ class _Locks(LocksBase[Lock]):
         if self._is_closed:
             raise errors.Closed("the client has been closed")
         for other in [it for it in list(self._hosts) if it.is_closed()]:
-            self._hosts.pop(other).is_foreign = True
+            closed = self._hosts.pop(other, None)  # Several threads may be here.
+            if closed:
+                closed.is_foreign = True
         host = self._hosts[loop] = _Host(self._settings, loop)
         return host
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from conftest import ROOT, SOON, AsyncApi, Server, until
@@ -322,6 +323,155 @@ def test_another_thread_releases(server, key):
                 assert server.is_free(key)
 
     asyncio.run(main())
+
+
+def test_a_hold_belongs_to_the_task_that_calls_acquire(server, key):
+    """Even if another task runs the call, as those of `gather`, `create_task` and, in older versions, `wait_for` do."""
+
+    async def main():
+        async with rlock_client.asyncio.Client(server.url) as client:
+            lock, twin = client.lock(key), client.lock(key + "2")
+            assert await asyncio.wait_for(lock.acquire(), SOON) and await asyncio.create_task(twin.acquire())
+
+            async def other():
+                assert not await lock.owned() and lock.remaining == 0 and not lock.lost
+                assert not await lock.acquire(blocking=False)
+                for call in (lock.release, lambda: lock.extend(9), lock.upgrade, lock.downgrade):
+                    with pytest.raises(Lost, match="not held by this task.*thread_local=False"):
+                        await call()
+                for look in (lock.check, lambda: lock.fence, lambda: lock.fences, lambda: lock.owner):
+                    with pytest.raises(Lost, match="not held by this task"):
+                        look()
+
+            await asyncio.gather(other(), other())
+            lock.check(), twin.check()
+            assert await asyncio.gather(lock.extend(60), twin.owned()) == [True, True] and lock.remaining > 50
+            await asyncio.gather(lock.release(), asyncio.wait_for(twin.release(), SOON))
+            with pytest.raises(Lost, match="not held by this task"):
+                await lock.release()
+            assert server.is_free(key) and server.is_free(key + "2")
+
+    asyncio.run(main())
+
+
+def test_the_end_of_a_block_leaves_the_hold_of_another_task(server, key):
+    async def main():
+        async with rlock_client.asyncio.Client(server.url) as client:
+            lock, held, over = client.lock(key), asyncio.Event(), asyncio.Event()
+
+            async def first():
+                with pytest.raises(Lost):
+                    async with lock:
+                        await lock.release()
+                        await held.wait()
+                over.set()
+
+            async def second():
+                async with lock:
+                    held.set()
+                    await over.wait()
+                    lock.check()
+                    assert server.info(key)["holders"][0]["fence"] == lock.fence
+
+            await asyncio.gather(first(), second())
+
+    asyncio.run(main())
+    assert server.is_free(key)
+
+
+def test_the_hold_of_a_task_that_ends_is_released(server, key, caplog):
+    async def main():
+        async with rlock_client.asyncio.Client(server.url) as client:
+            lock = client.lock(key)
+
+            async def forgets():
+                assert await lock.acquire()
+
+            await asyncio.create_task(forgets())
+            assert await lock.acquire(timeout=SOON)
+            lock.check()
+            await lock.release()
+
+    asyncio.run(main())
+    assert "its thread or task ended" in caplog.text
+
+
+def test_a_hold_without_a_task_belongs_to_the_thread(server, key):
+    """A program may call `acquire` while no event loop runs."""
+    client = rlock_client.asyncio.Client(server.url)
+    lock, loops = client.lock(key), [asyncio.new_event_loop() for _ in range(2)]
+    one, two = [it.run_until_complete for it in loops]
+    assert one(lock.acquire()) and lock.fence and one(lock.owned()) and not two(lock.owned())
+    with pytest.raises(Lost, match="event loop"):
+        two(lock.release())
+    with pytest.raises(Lost), ThreadPoolExecutor() as pool:
+        pool.submit(lock.check).result()
+    one(lock.release())
+    assert server.is_free(key)
+    for run, loop in zip((one, two), loops):
+        run(client.aclose()), loop.close()
+
+
+@pytest.mark.parametrize("thread_local", [True, False])
+def test_event_loops_share_no_hold(server, key, thread_local):
+    client = rlock_client.asyncio.Client(server.url)
+    lock = client.lock(key, thread_local=thread_local)
+
+    async def other():
+        assert not await lock.owned() and lock.remaining == 0
+        for call in (lock.release, lambda: lock.extend(9)):
+            with pytest.raises(Lost, match="event loop"):
+                await asyncio.wait_for(call(), SOON)
+        await client.aclose()
+
+    async def main():
+        async with lock:
+            await asyncio.to_thread(asyncio.run, other())
+            lock.check()
+        await client.aclose()
+
+    asyncio.run(main())
+    assert server.is_free(key)
+
+
+@pytest.fixture
+def switching():
+    """Python switches between threads as often as it can."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)
+
+
+def in_threads(work, count=4):
+    with ThreadPoolExecutor(count) as pool:
+        [it.result() for it in [pool.submit(work) for _ in range(count)]]
+
+
+def test_threads_that_share_a_lock_lose_no_hold(server, key, switching):
+    with Client(server.url) as client:
+        lock = client.lock(key, limit=1000, thread_local=False)
+        in_threads(lambda: [lock.acquire() for _ in range(100)])
+        in_threads(lambda: [(lock.acquire(), lock.release(), lock.release()) for _ in range(100)])
+        assert server.is_free(key) and not lock.owned()
+
+
+def test_event_loops_that_share_a_lock_lose_no_hold(server, key, switching):
+    client = rlock_client.asyncio.Client(server.url)
+    lock = client.lock(key, limit=1000)
+
+    async def task():
+        async with lock:
+            await asyncio.sleep(0.01)
+            lock.check()
+
+    async def main():
+        for _ in range(4):
+            await asyncio.gather(*[task() for _ in range(200)])
+        await client.aclose()
+
+    in_threads(lambda: asyncio.run(main()))
+    assert server.is_free(key)
 
 
 def test_a_garbage_collected_lock_is_released(client, server, key, caplog):
