@@ -338,14 +338,18 @@ class LockBase:
     def acquire(self, blocking: bool = True, timeout: Optional[float] = None) -> Coroutine[Any, Any, bool]:
         """Acquires the lock; False if that fails within ``timeout`` seconds (by default ``wait``). Without ``blocking``
         it tries only once."""
-        return self._acquire(self._holds, blocking, timeout)
+        return self._acquire(self._holds, self._call(), blocking, timeout)
 
-    async def _acquire(self, holds: List[Hold], blocking: bool = True, timeout: Optional[float] = None) -> bool:
-        terms, call = self._terms, None  # type: Terms, Optional[Call]
+    def _call(self) -> Call:
+        return Call(self._terms.keys, self._terms.on_loss, self._terms.on_risk)
+
+    async def _acquire(
+        self, holds: List[Hold], call: Call, blocking: bool = True, timeout: Optional[float] = None
+    ) -> bool:
+        terms, host = self._terms, self._client._host()
         # As in `threading.Lock`, -1 means no limit.
         wait = terms.wait if timeout is None else None if timeout == -1 else timeout
         fields = terms.wanted, millis("timeout", wait, ENDLESS) if blocking else 0, terms.hold
-        host, call = self._client._host(), Call(terms.keys, terms.on_loss, terms.on_risk)
         try:
             if terms.value is None:
                 hold = await host.call(call, wire.lock, *fields)
@@ -357,10 +361,17 @@ class LockBase:
             return bool(hold)
         except errors.Error:
             raise
-        except BaseException:  # The lock may have been granted at the same moment.
-            _remove(holds, call.value)
-            host.post(functools.partial(host.give_up, call))
+        except BaseException:
+            self._give_up(holds, call)
             raise
+
+    def _give_up(self, holds: List[Hold], call: Call) -> None:
+        """Releases in the background after an acquire that was cancelled or interrupted, perhaps in the moment of its
+        grant."""
+        hold = call.value
+        if isinstance(hold, Hold):
+            _remove(holds, hold)
+            hold.host.post(functools.partial(hold.host.give_up, call))
 
     def release(self, permits: Optional[int] = None) -> Coroutine[Any, Any, None]:
         """Releases the lock, or only some of its permits, at once: it stays held here until all are released. Raises
@@ -381,11 +392,8 @@ class LockBase:
                 raise
         except errors.Error:
             raise
-        except BaseException:  # The request may not have been made. A second one changes nothing.
-            if hold.is_released and not hold.host.is_foreign:
-                _remove(holds, hold)
-                again = functools.partial(hold.host.begin, Call(hold.keys), wire.release, hold.number, self._terms.least)
-                hold.host.post(again)
+        except BaseException:
+            self._leave(holds, hold, permits)
             raise
 
     def _taken(self, holds: List[Hold], permits: Optional[int]) -> Tuple[Hold, bool]:
@@ -397,6 +405,16 @@ class LockBase:
                 _remove(holds, hold)
             if is_last is not None:  # Otherwise another thread has just released it.
                 return hold, is_last
+
+    def _leave(self, holds: List[Hold], hold: Hold, permits: Optional[int] = None) -> None:
+        """Releases in the background after a release that was interrupted, perhaps before its request was made. A second
+        request changes nothing."""
+        hold.is_released = hold.is_released or permits is None
+        if hold.is_released:
+            _remove(holds, hold)
+            if not hold.host.is_foreign:
+                again = functools.partial(hold.host.begin, Call(hold.keys), wire.release, hold.number, self._terms.least)
+                hold.host.post(again)
 
     async def locked(self) -> bool:
         """Whether any owner holds the lock, according to the server."""
@@ -432,8 +450,8 @@ class LockBase:
         call = Call(hold.keys, hold=hold if is_granted else None)
         return bool(await hold.host.call(call, event, hold.number, *fields))
 
-    async def _enter(self: K, holds: List[Hold]) -> K:
-        if not await self._acquire(holds):
+    async def _enter(self: K, holds: List[Hold], call: Call) -> K:
+        if not await self._acquire(holds, call):
             raise errors.NotAcquired(f"{named(self._terms.keys)}: not acquired within {self._terms.wait} s")
         return self
 

@@ -161,7 +161,9 @@ class Hold:
         self.on_loss, self.on_risk = about.on_loss, about.on_risk
         self.owner, self.fences = "", {}  # type: str, Dict[bytes, int]
         self.loss: Optional[errors.Lost] = None
-        self.is_released, self.permits, self.lock = False, 1, threading.Lock()
+        self.is_released, self.permits = False, 1
+        # Its thread can take it again, if an exception from a signal handler has left it locked.
+        self.lock = threading.RLock()
 
     def take(self, permits: Optional[int]) -> Optional[bool]:
         """Takes permits out of the hold, or all that it still has. True if none is left: the hold is released. ``None``

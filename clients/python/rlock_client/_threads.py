@@ -208,10 +208,31 @@ class Lock(LockBase):
         return self._mine.holds
 
     def acquire(self, blocking: bool = True, timeout: Optional[float] = None) -> bool:  # type: ignore[override]
-        return _run(super().acquire(blocking, timeout))
+        call = self._call()
+        try:
+            return _run(self._acquire(self._holds, call, blocking, timeout))
+        except errors.Error:
+            raise
+        except BaseException:
+            self._give_up(self._holds, call)
+            raise
 
     def release(self, permits: Optional[int] = None) -> None:  # type: ignore[override]
-        _run(super().release(permits))
+        hold: Optional[Hold] = None
+        try:
+            hold = self._last(self._holds)
+            _run(super().release(permits))
+        except errors.Error:
+            raise
+        except BaseException:
+            self._interrupted(hold, permits)
+            raise
+
+    def _interrupted(self, hold: Optional[Hold], permits: Optional[int] = None) -> None:
+        """Ends a release that an exception from a signal handler has interrupted at any point."""
+        hold = hold or self._last(self._holds)
+        if hold:
+            self._leave(self._holds, hold, permits)
 
     def locked(self) -> bool:  # type: ignore[override]
         return _run(super().locked())
@@ -229,12 +250,27 @@ class Lock(LockBase):
         return _run(super().upgrade(wait))
 
     def __enter__(self: K) -> K:
-        return _run(self._enter(self._holds))
+        call = self._call()
+        try:
+            return _run(self._enter(self._holds, call))
+        except errors.Error:
+            raise
+        except BaseException:
+            self._give_up(self._holds, call)
+            raise
 
     def __exit__(
         self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
     ) -> None:
-        _run(self._exit(self._holds, error))
+        hold: Optional[Hold] = None
+        try:
+            hold = self._last(self._holds)
+            _run(self._exit(self._holds, error))
+        except errors.Error:
+            raise
+        except BaseException:
+            self._interrupted(hold)
+            raise
 
     def __call__(self, function: F) -> F:
         """Decorates a function: each call holds the lock."""

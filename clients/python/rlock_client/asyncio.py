@@ -137,7 +137,7 @@ class Lock(LockBase):
         return None
 
     def __aenter__(self: K) -> Coroutine[Any, Any, K]:
-        return self._enter(self._holds)
+        return self._enter(self._holds, self._call())
 
     def __aexit__(
         self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]

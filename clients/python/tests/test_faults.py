@@ -402,6 +402,46 @@ def test_a_signal(server, key):
         signal.signal(signal.SIGALRM, before)
 
 
+def interrupted(call, at):
+    """Raises `KeyboardInterrupt` at this line of the package. False if the call ends before."""
+    lines = 0
+
+    def trace(frame, event, _):
+        nonlocal lines
+        if "rlock_client" not in frame.f_code.co_filename:
+            return None
+        lines += event == "line"
+        if lines == at:
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return trace
+
+    sys.settrace(trace)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(None)
+    return False
+
+
+@pytest.mark.filterwarnings("ignore:coroutine", "ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("name", ["acquire", "__enter__", "release", "__exit__"])
+def test_an_interrupt_at_each_line(server, key, name):
+    """Nothing stays held, although the lock object lives. Only what comes before the `try` of a release is not safe."""
+    with Client(server.url) as client:
+        lock, at = client.lock(key, lease=60), 3
+        arguments, is_end = (None,) * 3 if name == "__exit__" else (), name in ("release", "__exit__")
+        while not is_end or lock.acquire():
+            if not interrupted(lambda: getattr(lock, name)(*arguments), at):
+                break
+            until(lambda: server.is_free(key), f"free after an interrupt at line {at}")
+            assert not lock.owned()
+            at += 1
+        assert at > 10 and lock.owned() != is_end
+
+
 def test_a_logger_that_raises_ends_no_client(api, server, key, monkeypatch):
     def refuse(*_):
         raise ValueError("a mistake")
