@@ -1,10 +1,9 @@
 """Elections: the part that the APIs for threads and for asyncio share."""
 
-import asyncio
 import collections
 import functools
 import threading
-from typing import Any, Coroutine, Deque, Dict, Generic, NamedTuple, Optional, Tuple, Type, TypeVar, Union
+from typing import Any, Callable, Coroutine, Deque, Dict, Generic, NamedTuple, Optional, Tuple, Type, TypeVar
 
 from . import _errors as errors
 from . import _format as wire
@@ -46,46 +45,38 @@ class Change(NamedTuple):
 
 
 class Observer(Call):
-    """Receives each change from its host, and keeps changes until they are taken. ``ready`` is set while there are
-    any."""
+    """Receives each change from its host, and keeps changes until they are taken. The host never waits for those who take
+    them, because an exception from a signal handler may interrupt them at any point."""
 
     is_observer = True
 
-    def __init__(self, key: bytes, ready: Union[threading.Event, asyncio.Event]) -> None:
+    def __init__(self, key: bytes, wake: Callable[[], None]) -> None:
         super().__init__([key])
-        self._untaken: Deque[Change] = collections.deque()
-        self._lock, self._ready, self.wake = threading.Lock(), ready, ready.set
-        self.is_closed = False
+        # Each change with its number. The oldest is dropped if there are too many.
+        self._untaken: Deque[Tuple[int, Change]] = collections.deque(maxlen=CHANGES_MAX)
+        self._received, self._taken, self._taking = 0, 0, threading.RLock()
+        self.wake, self.is_closed = wake, False
 
     def leader_changed(self, leader: Optional[Tuple[int, bytes, str, Optional[float]]], missed: bool) -> None:
-        with self._lock:
-            if len(self._untaken) == CHANGES_MAX:
-                self._untaken.popleft()
-                self._untaken[0] = self._untaken[0]._replace(missed=True)
-            self._untaken.append(Change(leader and Proclaimed(*leader[:2]), missed))
-            self._ready.set()
-
-    def finish(self, value: Any, error: Optional[errors.Error] = None) -> None:
-        with self._lock:
-            super().finish(value, error)
+        self._received += 1
+        self._untaken.append((self._received, Change(leader and Proclaimed(*leader[:2]), missed)))
+        self.wake()
 
     def take(self, host: Host) -> Optional[Change]:
         """The next change; ``None`` if the caller must wait for it."""
         if host.is_foreign:
             raise errors.Closed(FOREIGN)
-        with self._lock:
+        is_done = self.is_done  # Before the changes, as it comes after the last of them.
+        with self._taking:
             if self._untaken:
-                return self._untaken.popleft()
-            if not self.is_done and not self.is_closed:
-                self._ready.clear()
-                return None
-        self.result()
-        return None
+                number, change = self._untaken.popleft()
+                is_next, self._taken = number == self._taken + 1, number
+                return change if is_next else change._replace(missed=True)
+        return self.result() if is_done else None
 
     def close(self) -> None:
-        with self._lock:
-            self.is_closed = True
-            self._ready.set()
+        self.is_closed = True
+        self.wake()
 
 
 class ChangesBase:
@@ -93,8 +84,8 @@ class ChangesBase:
 
     _is_left = True  # Until it begins.
 
-    def __init__(self, host: Host, key: bytes, ready: Union[threading.Event, asyncio.Event]) -> None:
-        self._host, self._observer, self._is_left = host, Observer(key, ready), False
+    def __init__(self, host: Host, key: bytes, wake: Callable[[], None]) -> None:
+        self._host, self._observer, self._is_left = host, Observer(key, wake), False
 
     def close(self) -> None:
         """Ends the observer. A thread or task that waits for a change stops waiting."""

@@ -295,6 +295,12 @@ class Leadership(Lock, LeadershipBase):
         self.release()
 
 
+def _wake(waiting: "Deque[threading.Lock]") -> None:
+    with contextlib.suppress(IndexError):  # Another thread wakes them too.
+        for _ in range(len(waiting)):
+            waiting.popleft().release()
+
+
 class Changes(ChangesBase):
     """The current leader and each change, as an iterator that any thread may use. It ends with ``close``, with its
     ``with`` block, or when it is garbage-collected.
@@ -307,8 +313,9 @@ class Changes(ChangesBase):
     ``NotALock``, ``ModuleMissing``, ``Refused``, `Closed`."""
 
     def __init__(self, host: _Host, key: bytes) -> None:
-        self._ready = threading.Event()
-        super().__init__(host, key, self._ready)
+        # A lock for each thread that waits, as each call has one: no event, which an interrupt could leave locked.
+        self._waiting: "Deque[threading.Lock]" = collections.deque()
+        super().__init__(host, key, functools.partial(_wake, self._waiting))
         host.post(functools.partial(host.begin, self._observer, wire.observe, key))
         if host.is_stopped:
             self._observer.finish(None, errors.Closed("the client has been closed"))
@@ -317,16 +324,20 @@ class Changes(ChangesBase):
         """The next change; ``None`` if there is none within ``timeout`` seconds, or after ``close``."""
         wait = millis("timeout", timeout, ENDLESS)
         end = None if wait == wire.NONE else time.monotonic() + wait / 1000
-        while not self._observer.is_closed:
-            change = self._observer.take(self._host)
-            if change:
-                return change
-            rest = None if end is None else end - time.monotonic()
-            if rest is not None and rest <= 0:
-                return None
-            self._host.refuse_to_wait_for_itself()  # type: ignore[attr-defined]
-            self._ready.wait(rest)
-        return None
+        while True:
+            woken = threading.Lock()
+            woken.acquire()
+            self._waiting.append(woken)  # Before the look, so that what comes after it wakes this thread.
+            try:
+                change = None if self._observer.is_closed else self._observer.take(self._host)
+                rest = -1 if end is None else max(0.0, end - time.monotonic())
+                if change or self._observer.is_closed or rest == 0:
+                    return change
+                self._host.refuse_to_wait_for_itself()  # type: ignore[attr-defined]
+                woken.acquire(timeout=rest)
+            finally:
+                with contextlib.suppress(ValueError):
+                    self._waiting.remove(woken)
 
     def __iter__(self) -> "Changes":
         return self

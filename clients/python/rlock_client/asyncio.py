@@ -166,7 +166,7 @@ class Changes(ChangesBase):
 
     def __init__(self, host: _Host, key: bytes) -> None:
         self._loop, self._ready = host.loop, asyncio.Event()
-        super().__init__(host, key, self._ready)
+        super().__init__(host, key, self._ready.set)
         host.begin(self._observer, wire.observe, key)
 
     def __aiter__(self) -> "Changes":
@@ -179,6 +179,7 @@ class Changes(ChangesBase):
             change = self._observer.take(self._host)
             if change:
                 return change
+            self._ready.clear()
             await self._ready.wait()
         raise StopAsyncIteration
 

@@ -403,12 +403,12 @@ def test_a_signal(server, key):
 
 
 def interrupted(call, at):
-    """Raises `KeyboardInterrupt` at this line of the package. False if the call ends before."""
+    """Raises `KeyboardInterrupt` at this line of the package, or of `threading`. False if the call ends before."""
     lines = 0
 
     def trace(frame, event, _):
         nonlocal lines
-        if "rlock_client" not in frame.f_code.co_filename:
+        if "rlock_client" not in frame.f_code.co_filename and frame.f_code.co_filename != threading.__file__:
             return None
         lines += event == "line"
         if lines == at:
@@ -431,6 +431,7 @@ def interrupted(call, at):
 def test_an_interrupt_at_each_line(server, key, name):
     """Nothing stays held, although the lock object lives. Only what comes before the `try` of a release is not safe."""
     with Client(server.url) as client:
+        client.connect()
         lock, at = client.lock(key, lease=60), 3
         arguments, is_end = (None,) * 3 if name == "__exit__" else (), name in ("release", "__exit__")
         while not is_end or lock.acquire():
@@ -440,6 +441,22 @@ def test_an_interrupt_at_each_line(server, key, name):
             assert not lock.owned()
             at += 1
         assert at > 10 and lock.owned() != is_end
+
+
+def test_an_interrupt_of_a_wait_for_a_change(server, key):
+    """Wherever it comes, the client's thread goes on, and no change is lost."""
+    with Client(server.url) as client, Client(server.url).election(key).campaign("0") as leadership:
+        changes, at = client.election(key).observe(), 1
+        assert changes.get(timeout=SOON).leader.value == b"0"
+        while interrupted(lambda: changes.get(timeout=0.001), at):
+            leadership.proclaim(str(at))
+            works = threading.Thread(target=client.metrics, daemon=True)
+            works.start(), works.join(SOON)
+            assert not works.is_alive(), f"interrupted at line {at}"
+            change = changes.get(timeout=SOON)
+            assert (change.leader.value, change.missed) == (str(at).encode(), False)
+            at += 1
+        assert at > 10
 
 
 def test_a_logger_that_raises_ends_no_client(api, server, key, monkeypatch):
