@@ -4,6 +4,7 @@ import collections
 import contextlib
 import functools
 import inspect
+import itertools
 import logging
 import math
 import os
@@ -142,11 +143,10 @@ class Settings:
 class Activity:
     """An owner for sequential work: it re-enters its locks, and the server detects deadlocks."""
 
-    last = 0
+    numbers = itertools.count(1)  # Its next number is taken in one step, whatever other threads do.
 
     def __init__(self) -> None:
-        Activity.last += 1
-        self.number = Activity.last
+        self.number = next(Activity.numbers)
 
 
 def named(keys: Sequence[bytes]) -> str:

@@ -456,6 +456,12 @@ def test_threads_that_share_a_lock_lose_no_hold(server, key, switching):
         assert server.is_free(key) and not lock.owned()
 
 
+def test_activities_of_several_threads_are_different(switching):
+    numbers = []
+    in_threads(lambda: numbers.extend([rlock_client.Activity().number for _ in range(10000)]))
+    assert len(set(numbers)) == 40000
+
+
 def test_event_loops_that_share_a_lock_lose_no_hold(server, key, switching):
     client = rlock_client.asyncio.Client(server.url)
     lock = client.lock(key, limit=1000)
