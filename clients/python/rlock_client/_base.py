@@ -3,6 +3,7 @@ suspended."""
 
 import contextlib
 import functools
+import logging
 import ssl
 from typing import (
     Any,
@@ -22,7 +23,7 @@ from typing import (
 
 from . import _errors as errors
 from . import _format as wire
-from ._host import ABSENT, ENDLESS, Activity, Call, Hold, Host, Key, Listener, Settings, count, log, millis, named
+from ._host import ABSENT, ENDLESS, Activity, Call, Hold, Host, Key, Listener, Settings, count, millis, named, write
 
 L = TypeVar("L", bound="LockBase")
 K = TypeVar("K", bound="LockBase")
@@ -461,4 +462,4 @@ class LockBase:
         except errors.Error as failure:
             if error is None:
                 raise
-            log.warning("after another error: %s", failure)
+            write(logging.WARNING, "after another error: %s", failure)

@@ -53,6 +53,21 @@ _BLOCKED = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWant
 _clock = getattr(time, "CLOCK_BOOTTIME", None)
 
 
+def is_interrupt(error: BaseException) -> bool:
+    """Whether the handler of a signal may have raised it: such handlers run in the main thread only."""
+    is_main = threading.get_ident() == threading.main_thread().ident
+    return is_main and isinstance(error, (KeyboardInterrupt, SystemExit))
+
+
+def write(level: int, text: str, *values: Any, with_error: bool = False) -> None:
+    """Writes to the log. If a handler of the log raises, only this line is lost: nothing else depends on it."""
+    try:
+        log.log(level, text, *values, exc_info=with_error)
+    except BaseException as error:
+        if is_interrupt(error) or not isinstance(error, (Exception, SystemExit)):
+            raise
+
+
 def now() -> int:
     return time.monotonic_ns() if _clock is None else time.clock_gettime_ns(_clock)
 
@@ -196,9 +211,9 @@ class Hold:
         host = self.host
         host.holds.pop(self.number, None)
         if not (self.is_released or host.is_foreign or host.is_closed):
-            text = "%s: a lock was garbage-collected, or its thread or task ended, while it was held; it is released"
-            log.warning(text, named(self.keys))
             host.post(functools.partial(host.step, wire.leave(self.number)))
+            text = "%s: a lock was garbage-collected, or its thread or task ended, while it was held; it is released"
+            write(logging.WARNING, text, named(self.keys))
 
 
 class Call:
@@ -400,10 +415,7 @@ class Host:
 
     def report(self, kind: int, number: int, *rest: Any) -> None:
         if kind == wire.NOTE:
-            # If a handler raises, only this line is lost.
-            with contextlib.suppress(Exception):
-                log.log(_LEVELS[number], "%s", rest[0])
-            return None
+            return write(_LEVELS[number], "%s", rest[0])
         if kind == wire.OCCURRED:
             return self.occurred(number, *rest)
         if kind == wire.OVER:
@@ -438,11 +450,9 @@ class Host:
             try:
                 self.settings.listener(Occurrence(kind, outcome, nanos / 1e9, tuple(keys), text))
             except BaseException as error:
-                # A handler of a signal may have raised one of these here, but only in the main thread.
-                is_main = threading.get_ident() == threading.main_thread().ident
-                if is_main and isinstance(error, (KeyboardInterrupt, SystemExit)):
+                if is_interrupt(error):
                     raise
-                log.exception("listener")
+                write(logging.ERROR, "listener", with_error=True)
         hold = self.hold(number) if kind == "at_risk" else None
         if hold and hold.on_risk and not hold.is_released:
             self.tell(f"on_risk of {named(hold.keys)}", hold.on_risk, nanos / 1e9)

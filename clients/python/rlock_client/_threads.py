@@ -4,6 +4,7 @@ import atexit
 import collections
 import contextlib
 import functools
+import logging
 import os
 import selectors
 import socket
@@ -18,7 +19,7 @@ from . import _host as common
 from . import _format as wire
 from ._elections import Change, ChangesBase, ElectionBase, Leader, LeadershipBase
 from ._base import ClientBase, LockBase, LocksBase, QuorumBase, Value, documented, key_bytes
-from ._host import ENDLESS, Call, Connection, Hold, Key, Settings, log, millis, now
+from ._host import ENDLESS, Call, Connection, Hold, Key, Settings, millis, now, write
 
 C = TypeVar("C", bound="_Locks")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -45,7 +46,7 @@ class _Host(common.Host):
         try:
             self.handle_events()
         except Exception:
-            log.critical("the client has failed and is closed", exc_info=True)
+            write(logging.CRITICAL, "the client has failed and is closed", with_error=True)
         finally:
             self.stop()
 
@@ -117,7 +118,7 @@ class _Host(common.Host):
                 threading.Thread(target=self.tell_all, name="rlock-callbacks", daemon=True).start()
             except RuntimeError:
                 self.is_telling = False
-                log.exception("no thread can be started to call %s", what)
+                write(logging.ERROR, "no thread can be started to call %s", what, with_error=True)
 
     def tell_all(self) -> None:
         while True:
@@ -129,7 +130,7 @@ class _Host(common.Host):
             try:
                 callback(value)
             except BaseException:  # Also `sys.exit()`, which must not end the thread: later calls come from it.
-                log.exception("%s", what)
+                write(logging.ERROR, "%s", what, with_error=True)
 
     def refuse_to_wait_for_itself(self) -> None:
         if threading.get_ident() == self.thread.ident:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import functools
 import inspect
+import logging
 import selectors
 import socket
 import threading
@@ -15,7 +16,7 @@ from . import _errors as errors
 from . import _format as wire
 from ._elections import FOREIGN, Change, ChangesBase, ElectionBase, LeadershipBase
 from ._base import ClientBase, LockBase, LocksBase, QuorumBase
-from ._host import Call, Connection, Hold, Host, Settings, log, millis, now
+from ._host import Call, Connection, Hold, Host, Settings, millis, now, write
 
 __all__ = ["Changes", "Client", "Election", "Leadership", "Lock", "Quorum"]
 C = TypeVar("C", bound="_Locks")
@@ -76,7 +77,7 @@ class _Host(Host):
             if inspect.isawaitable(answer):
                 await answer
         except Exception:
-            log.exception("%s", what)
+            write(logging.ERROR, "%s", what, with_error=True)
 
     async def call(self, call: Call, event: Callable[..., bytes], *fields: Any) -> Any:
         future: "asyncio.Future[None]" = self.loop.create_future()

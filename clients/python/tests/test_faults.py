@@ -1,6 +1,7 @@
 """Locks while networks, servers and processes fail."""
 
 import asyncio
+import gc
 import logging
 import os
 import pathlib
@@ -463,10 +464,26 @@ def test_a_logger_that_raises_ends_no_client(api, server, key, monkeypatch):
     def refuse(*_):
         raise ValueError("a mistake")
 
-    monkeypatch.setattr(logging.getLogger("rlock_client"), "log", refuse)
-    client = api(server.url)
+    monkeypatch.setattr(logging.getLogger("rlock_client"), "handle", refuse)
+    def listener(occurrence):
+        raise ValueError("a mistake")
+
+    losses = []
+    client = api(server.url, listener=listener)
     with client.lock(key):
         pass
+    collected = client.lock(key)
+    collected.acquire()
+    del collected
+    gc.collect()
+    until(lambda: server.is_free(key), "it is released")
+    for on_loss in (listener, losses.append):
+        with client.lock(key, on_loss=on_loss, raise_lost=False):
+            server.ask("RLOCK.FORCE", key)
+            until(lambda: losses or on_loss is listener, "a loss")
+    with pytest.raises(ZeroDivisionError), client.lock(key):
+        server.ask("RLOCK.FORCE", key)
+        1 / 0
     client.close()
 
 
