@@ -84,8 +84,10 @@ class ChangesBase:
 
     _is_left = True  # Until it begins.
 
-    def __init__(self, host: Host, key: bytes, wake: Callable[[], None]) -> None:
-        self._host, self._observer, self._is_left = host, Observer(key, wake), False
+    def __init__(self, client: ClientBase[Any, Any], key: bytes, wake: Callable[[], None]) -> None:
+        # A client that is garbage-collected ends its observers.
+        self._client, self._host, self._observer = client, client._host(), Observer(key, wake)
+        self._is_left = False
 
     def close(self) -> None:
         """Ends the observer. A thread or task that waits for a change stops waiting."""

@@ -350,7 +350,6 @@ class Host:
         self.reports: Deque[Any] = collections.deque()
         self.holds: Dict[int, "weakref.ref[Hold]"] = {}
         self.last, self.deadline = 0, wire.NONE
-        _hosts.add(self)
 
     # The API for threads or for asyncio implements these.
     async def call(self, call: Call, event: Callable[..., bytes], *fields: Any) -> Any:
@@ -471,20 +470,23 @@ class Host:
         self.calls.clear()
 
     def forget_parent(self) -> None:
-        """Drops the parent's connections and holds, in the child of a fork."""
-        self.is_foreign = True
+        """Closes the parent's connections, in the child of a fork."""
         for connection in self.connections.values():
             if connection.socket:  # It stays registered, because the parent uses the same selector.
                 with contextlib.suppress(Exception):
                     connection.socket.close()
 
 
+# A host adds itself once it is complete.
 _hosts: "weakref.WeakSet[Host]" = weakref.WeakSet()
 
 
 def _after_fork() -> None:
     for host in list(_hosts):
-        host.forget_parent()
+        host.is_foreign = True
+    for host in list(_hosts):
+        with contextlib.suppress(Exception):  # The others too must forget their parent.
+            host.forget_parent()
     _hosts.clear()
 
 

@@ -5,12 +5,10 @@ import collections
 import contextlib
 import functools
 import logging
-import os
 import selectors
 import socket
 import threading
 import time
-import weakref
 from types import TracebackType
 from typing import Any, Callable, Coroutine, Deque, List, Optional, Tuple, Type, TypeVar
 
@@ -41,6 +39,7 @@ class _Host(common.Host):
         self.selector.register(self.wake_receiver, selectors.EVENT_READ)
         self.thread = threading.Thread(target=self.run, name="rlock", daemon=True)
         self.thread.start()
+        common._hosts.add(self)
 
     def run(self) -> None:
         try:
@@ -313,12 +312,14 @@ class Changes(ChangesBase):
     It continues while the server is unreachable. It raises errors that do not pass by themselves: ``Denied``,
     ``NotALock``, ``ModuleMissing``, ``Refused``, `Closed`."""
 
-    def __init__(self, host: _Host, key: bytes) -> None:
+    _host: _Host
+
+    def __init__(self, client: "ClientBase[Any, Any]", key: bytes) -> None:
         # A lock for each thread that waits, as each call has one: no event, which an interrupt could leave locked.
         self._waiting: "Deque[threading.Lock]" = collections.deque()
-        super().__init__(host, key, functools.partial(_wake, self._waiting))
-        host.post(functools.partial(host.begin, self._observer, wire.observe, key))
-        if host.is_stopped:
+        super().__init__(client, key, functools.partial(_wake, self._waiting))
+        self._host.post(functools.partial(self._host.begin, self._observer, wire.observe, key))
+        if self._host.is_stopped:
             self._observer.finish(None, errors.Closed("the client has been closed"))
 
     def get(self, timeout: Optional[float] = None) -> Optional[Change]:
@@ -334,7 +335,7 @@ class Changes(ChangesBase):
                 rest = -1 if end is None else max(0.0, end - time.monotonic())
                 if change or self._observer.is_closed or rest == 0:
                     return change
-                self._host.refuse_to_wait_for_itself()  # type: ignore[attr-defined]
+                self._host.refuse_to_wait_for_itself()
                 woken.acquire(timeout=rest)
             finally:
                 with contextlib.suppress(ValueError):
@@ -369,7 +370,7 @@ class Election(ElectionBase[Leadership]):
 
     def observe(self) -> Changes:
         """The current leader, then each change. It begins at once. All observers of one client share its connection."""
-        return Changes(self._client._host(), self._key)  # type: ignore[arg-type]
+        return Changes(self._client, self._key)
 
 
 @documented
@@ -379,9 +380,15 @@ class _Locks(LocksBase[Lock]):
     _kind = Lock
 
     def _begin(self) -> None:
-        self._current: Optional[_Host] = None
-        self._making = threading.Lock()
-        _opened.add(self)
+        self._hosts: List[_Host] = []
+
+    @property
+    def _current(self) -> Optional[_Host]:
+        """The first host that was made in this process."""
+        for host in self._hosts[:]:
+            if not host.is_foreign:
+                return host
+        return None
 
     def connect(self) -> None:  # type: ignore[override]
         _run(super().connect())
@@ -389,9 +396,9 @@ class _Locks(LocksBase[Lock]):
     def close(self, timeout: float = 5) -> None:
         """Releases all holds, ends all waits, and closes the connections."""
         millis("timeout", timeout)
-        with self._making:
-            host, self._is_closed = self._current, True
-        if host and not host.is_foreign:
+        self._is_closed = True
+        host = self._current
+        if host:
             host.close(timeout)
             host.thread.join(timeout + 1)
 
@@ -402,25 +409,32 @@ class _Locks(LocksBase[Lock]):
         self.close()
 
     def __del__(self) -> None:
-        host = getattr(self, "_current", None)
-        if host and not host.is_foreign:
-            host.close(5)
+        for host in getattr(self, "_hosts", []):
+            if not host.is_foreign:
+                host.close(5)
 
     def _host(self) -> _Host:
+        """It takes no lock, because the handler of a signal may call it meanwhile. If several threads make a host at
+        once, all use the first one."""
         host = self._current
-        if host and not host.is_foreign:
+        if host:
             return host
-        with self._making:
-            if self._is_closed:
-                raise errors.Closed("the client has been closed")
-            if self._current is None or self._current.is_foreign:
-                self._current = _Host(self._settings)
-            return self._current
+        made = None if self._is_closed else _Host(self._settings)
+        if made:
+            self._hosts.append(made)
+        host = self._current
+        if made and (host is not made or self._is_closed):
+            self._hosts.remove(made)
+            made.close(0)
+        if host is None or self._is_closed:
+            raise errors.Closed("the client has been closed")
+        return host
 
 
 @documented
 class Client(_Locks, ClientBase[Lock, Election]):
-    """Locks of one server, cluster or group of Sentinels. Threads share it."""
+    """Locks of one server, cluster or group of Sentinels. Threads share it. One thread calls all ``on_loss`` and
+    ``on_risk``, one after another."""
 
     _election = Election
 
@@ -439,15 +453,3 @@ class Quorum(_Locks, QuorumBase[Lock]):
     """Locks that a majority of 3, 5, 7 or 9 independent servers holds, so they survive the failure of a minority.
     Threads share it. ``any_grace`` allows leases above the startup grace of a member: two owners may then hold a lock at
     once after a member has crashed."""
-
-
-_opened: "weakref.WeakSet[_Locks]" = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for each in list(_opened):
-        each._making = threading.Lock()  # Another thread may have held the old one.
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

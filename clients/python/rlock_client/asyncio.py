@@ -14,6 +14,7 @@ from typing import Any, Awaitable, Callable, Coroutine, Dict, List, Optional, Se
 
 from . import _errors as errors
 from . import _format as wire
+from . import _host as common
 from ._elections import FOREIGN, Change, ChangesBase, ElectionBase, LeadershipBase
 from ._base import ClientBase, LockBase, LocksBase, QuorumBase
 from ._host import Call, Connection, Hold, Host, Settings, millis, now, write
@@ -30,6 +31,8 @@ class _Host(Host):
         self.loop, self.due, self.is_sending = loop, wire.NONE, False
         self.timer: Optional[asyncio.TimerHandle] = None
         self.tasks: "Set[asyncio.Future[Any]]" = set()
+        self.ended: "asyncio.Future[None]" = loop.create_future()
+        common._hosts.add(self)
 
     def post(self, work: Callable[[], None]) -> None:
         with contextlib.suppress(RuntimeError):  # The loop is closed.
@@ -67,9 +70,7 @@ class _Host(Host):
         self.step(wire.tick())
 
     def tell(self, what: str, callback: Callable[[Any], Any], value: Any) -> None:
-        task = self.loop.create_task(self.tell_now(what, callback, value))
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+        self.keep(self.tell_now(what, callback, value))
 
     async def tell_now(self, what: str, callback: Callable[[Any], Any], value: Any) -> None:
         try:
@@ -91,21 +92,32 @@ class _Host(Host):
         return call.result()
 
     async def close(self, timeout: float) -> None:
-        if self.is_closed:
+        if self.is_closed:  # Another task closes it, or has closed it.
+            await asyncio.wait({self.ended}, timeout=timeout)
             return
+        flush, flushed = Call(), self.loop.create_future()
+        flush.wake = lambda: None if flushed.done() else flushed.set_result(None)
         self.step(wire.leave_all())
-        flush = asyncio.ensure_future(self.call(Call(), wire.flush))
-        await asyncio.sleep(0)  # Lets the call begin.
+        self.begin(flush, wire.flush)
         self.is_closed = True
         try:
-            await asyncio.wait({flush}, timeout=timeout)
+            await asyncio.wait({flushed}, timeout=timeout)
         finally:
             self.step(wire.closed())
             self.end()
-            if not flush.cancel() and not flush.cancelled():
-                flush.exception()  # The client has logged it.
+            self.ended.set_result(None)
             if self.timer:
                 self.timer.cancel()
+
+    def dropped(self) -> None:
+        """Closes the host of a client that is garbage-collected."""
+        self.keep(self.close(5))
+
+    def keep(self, work: Coroutine[Any, Any, None]) -> None:
+        """Runs it in a task, which the event loop alone would not keep."""
+        task = self.loop.create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
 
 
 class Lock(LockBase):
@@ -165,10 +177,10 @@ class Changes(ChangesBase):
     ``close``, with its ``async with`` block, or when it is garbage-collected. A task that is cancelled while it waits
     takes no change."""
 
-    def __init__(self, host: _Host, key: bytes) -> None:
-        self._loop, self._ready = host.loop, asyncio.Event()
-        super().__init__(host, key, self._ready.set)
-        host.begin(self._observer, wire.observe, key)
+    def __init__(self, client: "ClientBase[Any, Any]", key: bytes) -> None:
+        self._loop, self._ready = asyncio.get_running_loop(), asyncio.Event()
+        super().__init__(client, key, self._ready.set)
+        self._host.begin(self._observer, wire.observe, key)
 
     def __aiter__(self) -> "Changes":
         return self
@@ -198,7 +210,7 @@ class Election(ElectionBase[Leadership]):
 
     def observe(self) -> Changes:
         """The current leader, then each change. It begins at once. All observers of one client share its connection."""
-        return Changes(self._client._host(), self._key)  # type: ignore[arg-type]
+        return Changes(self._client, self._key)
 
 
 class _Locks(LocksBase[Lock]):
@@ -213,15 +225,22 @@ class _Locks(LocksBase[Lock]):
         """Releases all holds, ends all waits, and closes the connections of this event loop."""
         millis("timeout", timeout)
         self._is_closed = True
-        host = self._hosts.pop(asyncio.get_running_loop(), None)
+        loop = asyncio.get_running_loop()
+        host = self._hosts.get(loop)
         if host and not host.is_foreign:
             await host.close(timeout)
+            self._hosts.pop(loop, None)
 
     async def __aenter__(self: C) -> C:
         return self
 
     async def __aexit__(self, *error: object) -> None:
         await self.aclose()
+
+    def __del__(self) -> None:
+        for host in list(getattr(self, "_hosts", {}).values()):
+            if not host.is_foreign:
+                host.post(host.dropped)
 
     def _host(self) -> _Host:
         loop = asyncio.get_running_loop()

@@ -163,6 +163,21 @@ def test_an_observer_of_another_event_loop(server, key):
         asyncio.run(changes.__anext__())
 
 
+def test_an_observer_keeps_its_client(server, key):
+    changes = Client(server.url).election(key).observe()
+    gc.collect()
+    assert next_change(changes) == (None, False)
+    with Client(server.url).election(key).campaign("v"):
+        assert next_change(changes) == (b"v", False)
+
+    async def main():
+        changes = rlock_client.asyncio.Client(server.url).election(key).observe()
+        gc.collect()
+        assert await asyncio.wait_for(changes.__anext__(), 10) == (None, False)
+
+    asyncio.run(main())
+
+
 def test_observers_wake_each_thread(server, key):
     client = Client(server.url)
     changes, seen = client.election(key).observe(), []

@@ -1,6 +1,8 @@
 """Locks while networks, servers and processes fail."""
 
 import asyncio
+import contextlib
+import errno
 import gc
 import logging
 import os
@@ -71,6 +73,35 @@ def test_fork(server, key):
             [it.join() for it in threads]
         assert lock.owned() and not losses
     assert server.is_free(key)
+
+
+def test_a_client_that_cannot_begin_harms_no_other(server, key, monkeypatch):
+    with Client(server.url) as client, client.lock(key, lease=1) as lock:
+
+        def refuse(*_):
+            raise OSError(errno.EMFILE, "too many open files")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(socket, "socketpair", refuse)
+            failed = []
+            for _ in range(8):
+                with pytest.raises(OSError) as error:
+                    Client(server.url).connect()
+                failed.append(error)
+        server.client.connection_pool.disconnect()
+        seen = in_child(lambda: (lock.owned(), lock.remaining, client.lock(key + "2").acquire(timeout=5)))
+        assert seen == (False, 0, True) and lock.owned()
+    program = f"""if True:
+        import socket, rlock_client
+        lock = rlock_client.Client({server.url!r}).lock({key!r})
+        lock.acquire()
+        del socket.socketpair
+        other, failed = rlock_client.Client({server.url!r}), []
+        for _ in range(8):
+            try: other.connect()
+            except AttributeError as error: failed.append(error)"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=SOON)
+    assert (done.returncode, done.stderr) == (0, "") and server.is_free(key)
 
 
 def test_a_child_keeps_nothing_of_a_dead_parent(server, key):
@@ -403,28 +434,32 @@ def test_a_signal(server, key):
         signal.signal(signal.SIGALRM, before)
 
 
-def interrupted(call, at):
-    """Raises `KeyboardInterrupt` at this line of the package, or of `threading`. False if the call ends before."""
+def interrupt():
+    raise KeyboardInterrupt
+
+
+def interrupted(call, at, handler=interrupt, files=("rlock_client", threading.__file__)):
+    """Runs a handler at this line of these files, as a signal may. False if the call ends before."""
     lines = 0
 
     def trace(frame, event, _):
         nonlocal lines
-        if "rlock_client" not in frame.f_code.co_filename and frame.f_code.co_filename != threading.__file__:
+        if not any(it in frame.f_code.co_filename for it in files):
             return None
         lines += event == "line"
         if lines == at:
             sys.settrace(None)
-            raise KeyboardInterrupt
+            handler()
         return trace
 
     sys.settrace(trace)
     try:
         call()
     except KeyboardInterrupt:
-        return True
+        pass
     finally:
         sys.settrace(None)
-    return False
+    return lines >= at
 
 
 @pytest.mark.filterwarnings("ignore:coroutine", "ignore::pytest.PytestUnraisableExceptionWarning")
@@ -458,6 +493,30 @@ def test_an_interrupt_of_a_wait_for_a_change(server, key):
             assert (change.leader.value, change.missed) == (str(at).encode(), False)
             at += 1
         assert at > 10
+
+
+def test_a_signal_handler_uses_the_client_while_it_begins(server, key):
+    def work():
+        for name in ("connect", "close"):
+            at, is_over = 1, False
+            while not is_over:
+                client = Client(server.url, name=key)
+
+                def call():
+                    with contextlib.suppress(rlock_client.Closed):
+                        client.connect()
+
+                is_over = not interrupted(call, at, getattr(client, name), ["rlock_client"])
+                assert len(server.connections(key)) <= 1
+                client.close()
+                at += 1
+            assert at > 10
+        ended.append(True)
+
+    ended, thread = [], threading.Thread(target=work, daemon=True)
+    thread.start(), thread.join(2 * SOON)
+    assert ended
+    until(lambda: not server.connections(key), "no connection")
 
 
 def test_a_logger_that_raises_ends_no_client(api, server, key, monkeypatch):

@@ -1,6 +1,7 @@
 """Locks on a server that works."""
 
 import asyncio
+import gc
 import inspect
 import json
 import math
@@ -511,6 +512,39 @@ def test_a_closed_client(api, server, key):
     until(lambda: not server.connections(key), "closed connections")
     with pytest.raises(rlock_client.Closed):
         client.lock(key).acquire()
+
+
+def test_each_call_that_closes_waits_until_nothing_is_held(server, key):
+    async def main():
+        client = rlock_client.asyncio.Client(server.url, name=key)
+        lock = client.lock(key)
+        await lock.acquire()
+        first = asyncio.create_task(client.aclose())
+        await asyncio.sleep(0)
+        await client.aclose()
+        assert server.is_free(key) and not await lock.owned()
+        with pytest.raises(rlock_client.Closed):
+            await client.lock(key).acquire()
+        await first
+
+    asyncio.run(main())
+
+
+def test_a_client_that_is_garbage_collected_is_closed(server, key):
+    async def main():
+        client = rlock_client.asyncio.Client(server.url, name=key)
+        async with client.lock(key):
+            assert server.connections(key)
+        del client
+        gc.collect()
+        while server.connections(key):
+            await asyncio.sleep(0.01)
+
+    asyncio.run(asyncio.wait_for(main(), SOON))
+    client = Client(server.url, name=key)
+    client.connect()
+    del client
+    until(lambda: not server.connections(key), "no connection")
 
 
 README = (pathlib.Path(__file__).parents[1] / "README.md").read_text()
