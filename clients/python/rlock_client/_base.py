@@ -11,6 +11,7 @@ from typing import (
     Coroutine,
     Dict,
     Generic,
+    Iterable,
     List,
     NamedTuple,
     Optional,
@@ -23,7 +24,7 @@ from typing import (
 
 from . import _errors as errors
 from . import _format as wire
-from ._host import ABSENT, ENDLESS, Activity, Call, Hold, Host, Key, Listener, Settings, count, millis, named, write
+from ._host import ABSENT, ENDLESS, Activity, Call, Hold, Host, Key, Listener, Settings, count, millis, named, utf8, write
 
 L = TypeVar("L", bound="LockBase")
 K = TypeVar("K", bound="LockBase")
@@ -35,10 +36,17 @@ FENCE_MAX = 2**53 - 1
 _NEW = wire.owner(wire.OWNING_NEW, 0, "")
 
 
-def key_bytes(key: Union[Key, Value], name: str = "key") -> bytes:
-    if not isinstance(key, (str, bytes)):
-        raise TypeError(f"{name} is {key!r}, it must be a string or bytes")
-    return key.encode() if isinstance(key, str) else key
+def value_bytes(value: Value, name: str = "value") -> bytes:
+    if not isinstance(value, (str, bytes)):
+        raise TypeError(f"{name} is {value!r}, it must be a string or bytes")
+    return utf8(name, value) if isinstance(value, str) else value
+
+
+def key_bytes(key: Key) -> bytes:
+    encoded = value_bytes(key, "key")
+    if not encoded:
+        raise errors.OutOfRange("key is empty, it must be at least 1 byte")
+    return encoded
 
 
 class Terms(NamedTuple):
@@ -125,6 +133,8 @@ class LocksBase(Generic[L]):
             if callback is not None and not callable(callback):
                 raise TypeError(f"{name} is {callback!r}, it must be a function")
         mode, hold = encoded
+        if not isinstance(activity, (Activity, type(None))):
+            raise TypeError(f"activity is {activity!r}, it must be an activity of a client")
         owner = wire.owner(wire.OWNING_ACTIVITY, activity.number, "") if activity else _NEW
         wanted = wire.wanted(owner, keys, mode)
         least = millis("release_after", release_after, ABSENT)
@@ -193,6 +203,8 @@ class ClientBase(LocksBase[L], Generic[L, E]):
         thread_local: bool = True,
     ) -> L:
         """A lock, which is not acquired yet. The README has a table of the options."""
+        if not isinstance(keys, (str, bytes, Iterable)):
+            raise TypeError(f"keys is {keys!r}, it must be a string, bytes, or several of them")
         listed = [key_bytes(it) for it in ([keys] if isinstance(keys, (str, bytes)) else keys)]
         encoded = _parts(shared, limit, permits, lease, renew, max_hold, bound, replicas, margin)
         held = 1 if limit is None else int(permits)
@@ -263,6 +275,12 @@ class QuorumBase(LocksBase[L]):
         encoded = _parts(False, None, 1, lease, renew, max_hold, bound, 0, margin)
         listed = [key_bytes(key)]
         return self._lock(listed, encoded, wait, activity, release_after, on_loss, on_risk, raise_lost, thread_local, 1)
+
+
+def refuse_to_decorate(function: Any, *kinds: Callable[[Any], bool]) -> None:
+    """Raises an error for a function that works only after its call has returned, and so after the lock."""
+    if any(kind(function) for kind in kinds):
+        raise TypeError(f"{function!r} works after its call has returned: hold the lock inside it, by a block")
 
 
 def _remove(holds: List[Hold], hold: Any) -> None:

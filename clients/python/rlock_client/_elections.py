@@ -7,7 +7,7 @@ from typing import Any, Callable, Coroutine, Deque, Dict, Generic, NamedTuple, O
 
 from . import _errors as errors
 from . import _format as wire
-from ._base import ClientBase, LockBase, Value, key_bytes
+from ._base import ClientBase, LockBase, Value, key_bytes, value_bytes
 from ._host import Call, Host, Key
 
 CHANGES_MAX = 1024
@@ -108,7 +108,7 @@ class LeadershipBase(LockBase):
     def proclaim(self, value: Value) -> Coroutine[Any, Any, Any]:
         """Publishes another value, which observers receive under the same fence. Raises `Lost`; `OutOfRange` for more
         than 1024 bytes; or `Unavailable`, after which either value may be published."""
-        return self._change(self._holds, wire.proclaim, key_bytes(value, "value"))
+        return self._change(self._holds, wire.proclaim, value_bytes(value))
 
     def resign(self) -> Coroutine[Any, Any, None]:
         """Ends the leadership: the same as ``release``."""
@@ -133,7 +133,7 @@ class ElectionBase(Generic[M]):
         """A leadership, which is not acquired yet: a lock that publishes ``value`` (0 to 1024 bytes, or text) while it
         is held. ``terms`` are the options of `Client.lock`, such as ``wait``, without ``shared``, ``limit`` and
         ``permits``."""
-        return self._kind(self._client, self._lock(terms)._terms._replace(value=key_bytes(value, "value")))
+        return self._kind(self._client, self._lock(terms)._terms._replace(value=value_bytes(value)))
 
     async def leader(self) -> Optional[Leader]:
         """The leader at the moment of the request; ``None`` if nobody leads. It may have changed since."""

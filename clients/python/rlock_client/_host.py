@@ -84,14 +84,28 @@ def millis(name: str, seconds: Optional[float], none: Sequence[Optional[float]] 
     # The protocol comes last, because a check of it takes 7 µs.
     if isinstance(seconds, bool) or not isinstance(seconds, (float, int, SupportsFloat)):
         raise TypeError(text)
-    if not 0 <= float(seconds) <= SECONDS_MAX:
+    try:
+        number = float(seconds)
+    except OverflowError:
+        raise errors.OutOfRange(text) from None
+    if not 0 <= number <= SECONDS_MAX:
         raise errors.OutOfRange(text)
-    return math.ceil(round(float(seconds) * 1000, 3))
+    return math.ceil(round(number * 1000, 3))
 
 
 def count(name: str, value: int, least: int, most: int) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, SupportsIndex)) or not least <= value <= most:
         raise errors.OutOfRange(f"{name} is {value!r}, it must be a whole number from {least} to {most}")
+
+
+def utf8(name: str, value: Any) -> bytes:
+    """The text's bytes. The errors do not show it, because it may be secret."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is of the type {type(value).__name__}, it must be a string")
+    try:
+        return value.encode()
+    except UnicodeEncodeError:
+        raise errors.OutOfRange(f"{name} is text with a surrogate, it must be text that UTF-8 can encode") from None
 
 
 class Occurrence(NamedTuple):
@@ -129,8 +143,11 @@ class Settings:
     ) -> None:
         if listener is not None and (not callable(listener) or inspect.iscoroutinefunction(listener)):
             raise TypeError(f"listener is {listener!r}, it must be a function, and no coroutine function")
+        if tls is not None and not callable(getattr(tls, "wrap_socket", None)):
+            raise TypeError(f"tls is {tls!r}, it must be an ssl.SSLContext")
+        utf8("name", name)
         response, retry, replication = [millis(name, timeout, ABSENT) for name, timeout in timeouts.items()]
-        servers = [url.encode() for url in urls], together
+        servers = [utf8("url", url) for url in urls], together
         begin = functools.partial(wire.configuration, wire.VERSION, *servers, name, "rlock-python", __version__)
         self.configuration = functools.partial(begin, response, retry, replication, listener is not None)
         self.tls, self.listener = tls, listener

@@ -4,6 +4,7 @@ import atexit
 import collections
 import contextlib
 import functools
+import inspect
 import logging
 import selectors
 import socket
@@ -16,7 +17,7 @@ from . import _errors as errors
 from . import _host as common
 from . import _format as wire
 from ._elections import Change, ChangesBase, ElectionBase, Leader, LeadershipBase
-from ._base import ClientBase, LockBase, LocksBase, QuorumBase, Value, documented, key_bytes
+from ._base import ClientBase, LockBase, LocksBase, QuorumBase, Value, documented, refuse_to_decorate
 from ._host import ENDLESS, Call, Connection, Hold, Key, Settings, millis, now, write
 
 C = TypeVar("C", bound="_Locks")
@@ -273,7 +274,10 @@ class Lock(LockBase):
             raise
 
     def __call__(self, function: F) -> F:
-        """Decorates a function: each call holds the lock."""
+        """Decorates a function: each call holds the lock. `TypeError` for a coroutine function or a generator function,
+        whose call returns before it works."""
+        kinds = inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction
+        refuse_to_decorate(function, *kinds)
 
         @functools.wraps(function)
         def locked(*arguments: Any, **named: Any) -> Any:

@@ -16,7 +16,7 @@ from . import _errors as errors
 from . import _format as wire
 from . import _host as common
 from ._elections import FOREIGN, Change, ChangesBase, ElectionBase, LeadershipBase
-from ._base import ClientBase, LockBase, LocksBase, QuorumBase
+from ._base import ClientBase, LockBase, LocksBase, QuorumBase, refuse_to_decorate
 from ._host import Call, Connection, Hold, Host, Settings, millis, now, write
 
 __all__ = ["Changes", "Client", "Election", "Leadership", "Lock", "Quorum"]
@@ -158,7 +158,8 @@ class Lock(LockBase):
         return self._exit(self._holds, error)
 
     def __call__(self, function: F) -> F:
-        """Decorates a coroutine function: each call holds the lock."""
+        """Decorates a coroutine function: each call holds the lock. `TypeError` for a generator function."""
+        refuse_to_decorate(function, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 
         @functools.wraps(function)
         async def locked(*arguments: Any, **named: Any) -> Any:

@@ -1,6 +1,7 @@
 """Locks on a server that works."""
 
 import asyncio
+import functools
 import gc
 import inspect
 import json
@@ -74,7 +75,7 @@ def refuses(text):
     return pytest.raises((rlock_client.OutOfRange, TypeError), match=f"^{re.escape(text)}$")
 
 
-@pytest.mark.parametrize("value", [math.nan, -0.001, -math.inf, 2592000.001, "5", True])
+@pytest.mark.parametrize("value", [10**400, math.nan, -0.001, -math.inf, 2592000.001, "5", True])
 def test_times_are_numbers_of_seconds_in_their_range(client, key, value):
     for name in ("wait", "lease", "max_hold", "bound", "release_after"):
         with refuses(f"{name} is {value!r}, {SECONDS}"):
@@ -111,6 +112,39 @@ def test_only_what_has_no_limit_by_default_takes_infinity(client, server, key):
 def test_counts_are_whole_numbers_in_their_range(client, key, terms, text):
     with refuses(text):
         client.lock(key, **terms)
+
+
+@pytest.mark.parametrize(
+    "options, text",
+    [
+        ({"url": None}, "url is of the type NoneType, it must be a string"),
+        ({"url": b"redis://x"}, "url is of the type bytes, it must be a string"),
+        ({"url": "redis://\ud800"}, "url is text with a surrogate, it must be text that UTF-8 can encode"),
+        ({"name": 5}, "name is of the type int, it must be a string"),
+        ({"name": "\ud800"}, "name is text with a surrogate, it must be text that UTF-8 can encode"),
+        ({"tls": 5}, "tls is 5, it must be an ssl.SSLContext"),
+    ],
+)
+def test_what_a_client_refuses(options, text):
+    for kind in (Client, rlock_client.asyncio.Client):
+        with refuses(text):
+            kind(**options)
+
+
+def test_what_names_no_lock_is_refused(client, key):
+    for value, text in (
+        ("", "key is empty, it must be at least 1 byte"),
+        (b"", "key is empty, it must be at least 1 byte"),
+        ("\ud800", "key is text with a surrogate, it must be text that UTF-8 can encode"),
+        (7, "key is 7, it must be a string or bytes"),
+    ):
+        for use in (client.info, client.force, client.election, lambda value: client.lock([key, value])):
+            with refuses(text):
+                use(value)
+    with refuses("keys is None, it must be a string, bytes, or several of them"):
+        client.lock(None)
+    with refuses("activity is 5, it must be an activity of a client"):
+        client.lock(key, activity=5)
 
 
 def test_kinds(client, server, key):
@@ -251,6 +285,25 @@ def test_a_decorator(server, key):
             assert await asyncio.gather(work(1), work(2)) == [(1, True), (2, True)]
 
     asyncio.run(main())
+
+
+def test_a_decorator_refuses_what_works_after_its_call(server, key):
+    async def coroutine():
+        pass
+
+    def generator():
+        yield
+
+    async def asynchronous_generator():
+        yield
+
+    with Client(server.url) as client:
+        for function in (coroutine, generator, asynchronous_generator, functools.partial(coroutine)):
+            with pytest.raises(TypeError, match="hold the lock inside it"):
+                client.lock(key)(function)
+    for function in (generator, asynchronous_generator):
+        with pytest.raises(TypeError, match="hold the lock inside it"):
+            rlock_client.asyncio.Client(server.url).lock(key)(function)
 
 
 def test_one_lock_for_many_threads_and_tasks(server, key):
