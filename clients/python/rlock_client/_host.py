@@ -74,6 +74,7 @@ def now() -> int:
 
 ABSENT, ENDLESS = (None,), (None, math.inf)
 SECONDS_MAX = 30 * 24 * 3600
+RESPONSE = 5.0  # The response timeout of the engine, if none is given.
 
 
 def millis(name: str, seconds: Optional[float], none: Sequence[Optional[float]] = ()) -> int:
@@ -147,6 +148,8 @@ class Settings:
             raise TypeError(f"tls is {tls!r}, it must be an ssl.SSLContext")
         utf8("name", name)
         response, retry, replication = [millis(name, timeout, ABSENT) for name, timeout in timeouts.items()]
+        # After this time the engine gives up an attempt to connect.
+        self.response = RESPONSE if response == wire.NONE else response / 1000
         servers = [utf8("url", url) for url in urls], together
         begin = functools.partial(wire.configuration, wire.VERSION, *servers, name, "rlock-python", __version__)
         self.configuration = functools.partial(begin, response, retry, replication, listener is not None)
@@ -281,9 +284,10 @@ class Connection:
         try:
             if self.how == wire.TRANSPORT_UNIX:
                 made = socket.socket(socket.AF_UNIX)
+                made.settimeout(self.host.settings.response)
                 made.connect(self.place)
             else:
-                made = socket.create_connection((self.place, self.port), timeout=30)
+                made = socket.create_connection((self.place, self.port), self.host.settings.response)
                 made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             context = self.host.settings.context(self.how)
             if context:

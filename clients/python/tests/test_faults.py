@@ -611,6 +611,21 @@ def test_an_unreachable_server_is_reported_once():
     assert re.fullmatch(rf"cannot reach 127\.0\.0\.1:{port} \(.*refused.*\), trying again\n", line), line
 
 
+def test_attempts_that_are_given_up_end(key):
+    """An address that answers nothing: its queue of connections is full."""
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(4):
+            waits = stack.enter_context(socket.socket())
+            waits.setblocking(False)
+            waits.connect_ex(listener.getsockname())
+        client = Client(f"redis://127.0.0.1:{listener.getsockname()[1]}", response_timeout=0.05)
+        with pytest.raises(rlock_client.Error):
+            client.lock(key).acquire(timeout=1)
+        assert sum(it.name == "rlock-connect" for it in threading.enumerate()) <= 2
+        client.close(0)
+
+
 def test_a_wrong_password_is_reported_once(begin):
     server = begin("one")
     server.ask("CONFIG", "SET", "requirepass", "secret")
