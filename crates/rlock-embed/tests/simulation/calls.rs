@@ -545,7 +545,9 @@ impl World<'_> {
         let this = &self.clients[client];
         let guards: Vec<u64> = this.guards.keys().copied().collect();
         if this.guards.values().any(|it| !it.is_over && !it.is_left) {
-            self.is_wrong(|| format!("client {client} has closed, and a guard has not heard of it"));
+            self.is_wrong(|| {
+                format!("client {client} has closed, and a guard has not heard of it")
+            });
         }
         let this = &self.clients[client];
         if this.calls.values().any(|it| matches!(it.what, What::Flush)) {
@@ -637,7 +639,9 @@ impl World<'_> {
         if why == Ending::Released {
             let this = &mut self.clients[client];
             let mut held = this.guards.get_mut(&guard).filter(|_| this.is_closing);
-            let before = held.as_mut().map(|it| std::mem::replace(&mut it.is_left, true));
+            let before = held
+                .as_mut()
+                .map(|it| std::mem::replace(&mut it.is_left, true));
             if before != Some(false) {
                 self.is_wrong(|| format!("guard {guard} of client {client} is not left"));
             }
