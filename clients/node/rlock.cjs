@@ -99,12 +99,14 @@ const checkFlag = (name, value) => typed(name, value, typeof value === 'boolean'
 // Each of these, or nothing.
 const optionsOf = value => typed('options', value, isAbsent(value) || typeof value === 'object', 'an object') ?? {};
 const callback = (name, value) => typed(name, value, isAbsent(value) || typeof value === 'function', 'a function');
-const signalOf = value => typed('signal', value, isAbsent(value) || value instanceof AbortSignal, 'an AbortSignal');
+/** Not by its class: there may be several, as in tests that have a realm of their own. */
+const isSignal = it => typeof it?.aborted === 'boolean' && typeof it.addEventListener === 'function';
+const signalOf = value => typed('signal', value, isAbsent(value) || isSignal(value), 'an AbortSignal');
 const activityOf = value => typed('activity', value, isAbsent(value) || Activity.is(value), 'made by `activity()`');
 
 /** Options of `tls.connect`. Node checks most of them only when it connects: here to nothing. */
 const tlsOf = options => {
-  if (isAbsent(options)) return {};
+  if (!options) return {};
   // It may be a secret.
   if (typeof options !== 'object') throw new TypeError('tls must be an object');
   try {
@@ -216,8 +218,8 @@ class Host {
   }
 
   async close(options) {
-    // As a listener of a signal of the process, it gets the name of the signal.
-    const { timeout = 5000 } = typeof options === 'string' ? {} : optionsOf(options);
+    // As a listener, or behind a promise, it gets what is no option: the name of a signal, an exit code.
+    const { timeout = 5000 } = Object(options);
     const limit = millis('timeout', timeout);
     if (!this.#closing) {
       // A listener may close it again inside of this.
@@ -682,7 +684,8 @@ class Guard {
     throw this.#loss ?? this.#lost(this.#release ? 'it was released' : losses[ending.leaseEnded]);
   }
 
-  release(options) { return isAbsent(options) ? this.#releaseAll() : this.#releaseSome(options); }
+  /** As a listener of a signal of the process, it gets the name of the signal. */
+  release(options) { return isAbsent(options) || typeof options === 'string' ? this.#releaseAll() : this.#releaseSome(options); }
   #releaseAll(least) {
     dropped.unregister(this);
     return (this.#release ??= this.#host.release(this.#number, least));

@@ -96,8 +96,9 @@ export interface LockOptions {
  * refuses the second wait with `Deadlock`.
  */
 export class Activity {
-  #private;
   private constructor();
+  /** Only a client makes one. */
+  private readonly brand: never;
   readonly number: number;
 }
 
