@@ -307,6 +307,11 @@ class LockBase:
         threads may change it."""
         raise NotImplementedError
 
+    @property
+    def _own(self) -> List[Hold]:
+        """The list for what the caller acquires."""
+        return self._holds
+
     def _last(self, holds: List[Hold]) -> Optional[Hold]:
         """The last of these holds that can be used here."""
         for hold in holds[-1:]:
@@ -357,7 +362,7 @@ class LockBase:
     def acquire(self, blocking: bool = True, timeout: Optional[float] = None) -> Coroutine[Any, Any, bool]:
         """Acquires the lock; False if that fails within ``timeout`` seconds (by default ``wait``). Without ``blocking``
         it tries only once."""
-        return self._acquire(self._holds, self._call(), blocking, timeout)
+        return self._acquire(self._own, self._call(), blocking, timeout)
 
     def _call(self) -> Call:
         return Call(self._terms.keys, self._terms.on_loss, self._terms.on_risk)

@@ -95,23 +95,36 @@ class _Host(Host):
         if self.is_closed:  # Another task closes it, or has closed it.
             await asyncio.wait({self.ended}, timeout=timeout)
             return
-        flush, flushed = Call(), self.loop.create_future()
-        flush.wake = lambda: None if flushed.done() else flushed.set_result(None)
-        self.step(wire.leave_all())
-        self.begin(flush, wire.flush)
-        self.is_closed = True
+        flushed = self.loop.create_future()
+        self.leave(lambda: None if flushed.done() else flushed.set_result(None))
         try:
             await asyncio.wait({flushed}, timeout=timeout)
         finally:
+            self.finish()
+
+    def leave(self, flushed: Callable[[], None]) -> None:
+        flush = Call()
+        flush.wake = flushed
+        self.step(wire.leave_all())
+        self.begin(flush, wire.flush)
+        self.is_closed = True
+
+    def finish(self) -> None:
+        if not self.ended.done():
+            self.ended.set_result(None)
             self.step(wire.closed())
             self.end()
-            self.ended.set_result(None)
             if self.timer:
                 self.timer.cancel()
 
     def dropped(self) -> None:
-        """Closes the host of a client that is garbage-collected."""
-        self.keep(self.close(5))
+        """Closes the host of a client that is garbage-collected. Without a task: the loop may end before it runs."""
+        if not self.is_closed:
+            self.leave(self.finish_soon)
+            self.loop.call_later(5, self.finish)
+
+    def finish_soon(self) -> None:
+        self.loop.call_soon(self.finish)
 
     def keep(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs it in a task, which the event loop alone would not keep."""
@@ -120,9 +133,25 @@ class _Host(Host):
         task.add_done_callback(self.tasks.discard)
 
 
+class _Own:
+    """What a task or a thread has of a lock."""
+
+    def __init__(self) -> None:
+        self.holds: List[Hold] = []
+        self.blocks = 0
+        """How many ``async with`` blocks it has begun and not ended."""
+
+
+def _ended(of: "weakref.ref[Lock]", task: "asyncio.Future[Any]") -> None:
+    lock = of()
+    if lock:
+        lock._task_ended(task)
+
+
 class Lock(LockBase):
     """A lock to acquire and release any number of times. Each task that uses it has its own hold, which belongs to the
-    task that calls `acquire`, even if another one runs the coroutine; outside a task it belongs to the thread."""
+    task that calls `acquire`, even if another one runs the coroutine; outside a task it belongs to the thread. What a
+    task still holds when it ends is for a task without a hold of its own."""
 
     _here = {
         True: "by this task in this event loop: with thread_local=False, any task of the loop may use the hold",
@@ -132,30 +161,84 @@ class Lock(LockBase):
     def _begin(self) -> None:
         # All callers share the only list, or each task or thread has its own.
         self._shared: Optional[List[Hold]] = None if self._terms.thread_local else []
-        self._of_callers: "weakref.WeakKeyDictionary[Any, List[Hold]]" = weakref.WeakKeyDictionary()
+        self._of_callers: "weakref.WeakKeyDictionary[Any, _Own]" = weakref.WeakKeyDictionary()
+        self._left: List[Hold] = []
+
+    def _caller(self) -> "_Own":
+        task = asyncio.current_task() if asyncio._get_running_loop() is not None else None
+        caller = task or threading.current_thread()
+        own = self._of_callers.get(caller)
+        if own is None:
+            own = self._of_callers[caller] = _Own()
+            if task:
+                # `wait_for` makes a task before Python 3.12, and so may what prepares a test.
+                task.add_done_callback(functools.partial(_ended, weakref.ref(self)))
+        return own
+
+    def _task_ended(self, task: Any) -> None:
+        """A task has ended."""
+        own = self._of_callers.pop(task, None)
+        if own:
+            self._left.extend(own.holds)
+
+    @property
+    def _own(self) -> List[Hold]:
+        return self._caller().holds if self._shared is None else self._shared
 
     @property
     def _holds(self) -> List[Hold]:
         if self._shared is not None:
             return self._shared
-        is_running = asyncio._get_running_loop() is not None
-        caller = asyncio.current_task() if is_running else None
-        return self._of_callers.setdefault(caller or threading.current_thread(), [])
+        own = self._caller()
+        if own.holds or own.blocks:
+            return own.holds
+        return self._of_ended() or own.holds
+
+    def _of_ended(self) -> List[Hold]:
+        # A task that waited for another one may run before the callbacks of the other one.
+        for caller in list(self._of_callers):
+            if isinstance(caller, asyncio.Future) and caller.done():
+                self._task_ended(caller)
+        return self._left
 
     def _last(self, holds: List[Hold]) -> Optional[Hold]:
         loop = asyncio._get_running_loop()
-        for hold in reversed(holds[:]):
-            if loop is None or hold.host.loop is loop:  # type: ignore[attr-defined]
-                return hold
-        return None
+        here = [it for it in holds[:] if loop is None or it.host.loop is loop]  # type: ignore[attr-defined]
+        if holds is self._left:
+            # There may be several: a task that has lost the lock must not use, or release, the next holder's.
+            here.sort(key=lambda hold: hold.remaining() == 0)
+        return here[-1] if here else None
 
     def __aenter__(self: K) -> Coroutine[Any, Any, K]:
-        return self._enter(self._holds, self._call())
+        return self._begin_block(self._caller(), self._own, self._call())
+
+    async def _begin_block(self: K, by: "_Own", holds: List[Hold], call: Call) -> K:
+        await self._enter(holds, call)
+        by.blocks += 1
+        return self
 
     def __aexit__(
         self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
     ) -> Coroutine[Any, Any, None]:
-        return self._exit(self._holds, error)
+        return self._exit(self._end_block() if self._shared is None else self._shared, error)
+
+    def _end_block(self) -> List[Hold]:
+        """The holds of the task that has begun this block. Another one ends it if a generator was left, or if a block is
+        closed elsewhere."""
+        own = self._caller()
+        if own.blocks:
+            own.blocks -= 1
+            return own.holds
+        if asyncio._get_running_loop() is None:  # In a child process, where the end of a block does nothing.
+            every = [hold for other in list(self._of_callers.values()) for hold in other.holds]
+            return [hold for hold in every if hold.host.is_foreign] or own.holds
+        if self._of_ended():
+            return self._left
+        others = [it for it in list(self._of_callers.values()) if it.blocks and self._last(it.holds)]
+        if len(others) != 1:
+            return own.holds
+        others[0].blocks -= 1
+        return others[0].holds
 
     def __call__(self, function: F) -> F:
         """Decorates a coroutine function: each call holds the lock. `TypeError` for a generator function."""
@@ -171,6 +254,21 @@ class Lock(LockBase):
 
 class Leadership(Lock, LeadershipBase):
     """The right to lead: see `rlock_client.Leadership`."""
+
+
+def _mark(function: Any) -> None:
+    """It returns a coroutine, so it counts as a coroutine function for those who choose by that how to call it."""
+    if hasattr(inspect, "markcoroutinefunction"):
+        inspect.markcoroutinefunction(function)
+    else:
+        function._is_coroutine = getattr(asyncio.coroutines, "_is_coroutine", None)
+
+
+for _method in (
+    *(LockBase.acquire, LockBase.release, LockBase.owned, LockBase.extend, LockBase.downgrade, LockBase.upgrade),
+    *(LeadershipBase.proclaim, LeadershipBase.resign, Lock.__aenter__, Lock.__aexit__),
+):
+    _mark(_method)
 
 
 class Changes(ChangesBase):
