@@ -387,6 +387,11 @@ func (c *Client) ask(ctx context.Context, key string, changes bool, command stri
 // for the servers.
 func (c *Client) Close(ctx context.Context) error {
 	require(ctx)
+	// Not under the lock: a context may look at a hold, and the end of a hold, which has this cause, is no reason to hurry.
+	ctx, stop := withoutCause(ctx, closed)
+	defer stop()
+	ctx, hurry := context.WithCancelCause(ctx)
+	defer hurry(nil)
 	c.mu.Lock()
 	if first := c.closing; first != nil {
 		c.mu.Unlock()
@@ -394,8 +399,6 @@ func (c *Client) Close(ctx context.Context) error {
 		<-first.ended
 		return first.err
 	}
-	ctx, hurry := context.WithCancelCause(ctx)
-	defer hurry(nil)
 	c.closing = &closing{hurry: hurry, ended: make(chan struct{})}
 	defer close(c.closing.ended)
 	c.closing.err = c.close(ctx)

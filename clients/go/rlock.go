@@ -331,7 +331,8 @@ func (h *Hold) Fences() map[string]uint64 {
 
 // Context has the values of the context of Lock, but does not end with it. It ends when the lock is lost, with ErrLost as its
 // cause; when its release begins, with context.Canceled; or when Client.Close begins, with ErrClosed. The first of these
-// counts: if Release learns of a loss only from the server, the cause is still context.Canceled.
+// counts: if Release learns of a loss only from the server, the cause is still context.Canceled. A release that is given this
+// context waits for the server all the same, and so does Close.
 func (h *Hold) Context() context.Context { return h.context }
 
 // Remaining returns how long the lock stays held if the server sends nothing more; 0 if it is lost or released.
@@ -438,14 +439,19 @@ func (h *Hold) release(ctx context.Context, least uint64) error {
 		return err
 	}
 	delete(c.holds, h.number)
-	h.end(context.Canceled)
+	h.end(errReleased)
 	event.release(call.number, h.number, least)
 	c.handle()
 	return h.released(ctx, call)
 }
 
+// errReleased is the cause of the end of a hold's context by its release.
+var errReleased = fmt.Errorf("the lock was released: %w", context.Canceled)
+
 // released waits for the end of a release.
 func (h *Hold) released(ctx context.Context, call *call) error {
+	ctx, stop := withoutCause(ctx, errReleased)
+	defer stop()
 	select {
 	case ended := <-call.done:
 		if ended.kind == acFailed && !(h.ignore && ended.code == "Lost") {
@@ -454,6 +460,28 @@ func (h *Hold) released(ctx context.Context, call *call) error {
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
+	}
+}
+
+// withoutCause returns a context that ends with ctx, unless own is the cause. The context of a hold, and those made of it, end
+// when its release begins, and may be given to the release all the same.
+func withoutCause(ctx context.Context, own error) (context.Context, func()) {
+	if ctx.Done() == nil {
+		return ctx, func() {}
+	}
+	rest, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	end := func() {
+		if cause := context.Cause(ctx); cause != own {
+			cancel(cause)
+		}
+	}
+	if ctx.Err() != nil {
+		end()
+	}
+	stop := context.AfterFunc(ctx, end)
+	return rest, func() {
+		stop()
+		cancel(nil)
 	}
 }
 

@@ -408,10 +408,13 @@ func TestEndOfAHold(t *testing.T) {
 	}
 	is(t, lost.Release(background), ErrLost)
 	ends(lost, ErrLost)
+	done(t, c.Run(background, "k", func(ctx context.Context, hold *Hold) error { return hold.Release(ctx) }))
 	looked, left := must(c.Lock(background, "looked"))(t), must(c.Lock(background, "left"))(t)
+	within, cancel := context.WithTimeout(looked.Context(), time.Minute)
+	defer cancel()
 	resume := s.pause(t)
 	releases := []chan error{
-		begin(func() error { return looked.Release(background) }), begin(func() error { return released.Release(background) }),
+		begin(func() error { return looked.Release(within) }), begin(func() error { return released.Release(released.Context()) }),
 	}
 	eventually(t, "the release begins", func() bool { return looked.Context().Err() != nil })
 	for _, hold := range []*Hold{looked, released} {
@@ -420,7 +423,7 @@ func TestEndOfAHold(t *testing.T) {
 		isTrue(t, hold.Remaining() == 0)
 	}
 	done(t, left.Check())
-	closes := begin(func() error { return c.Close(background) })
+	closes := begin(func() error { return c.Close(left.Context()) })
 	ends(left, ErrClosed)
 	is(t, left.Check(), ErrClosed)
 	resume()
