@@ -207,7 +207,7 @@ choice! {
 }
 
 group! {
-    /// An activity re-enters its locks, and so does an owner with a name.
+    /// An activity re-enters its locks, and so does an owner with a name. A host counts the activities of all its clients together, so that an activity of one client is another owner in every other client.
     <'a> Owner<'a> {
         owner: Owning,
         activity: u64 = "number of the activity",

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use rlock_client::{Client, Error, MultiLock, Mutex, Owner, RwLock, Semaphore, Terms, Upgrade};
+use rlock_client::{
+    Client, Error, Loss, MultiLock, Mutex, Owner, RwLock, Semaphore, Terms, Upgrade,
+};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::connects::Connects;
@@ -308,7 +310,9 @@ fn a_guard_dropped_after_its_runtime_does_no_harm() {
     let guard = runtime.block_on(mutex.lock()).unwrap();
     drop(runtime);
     assert!(guard.fence() > 0);
+    let loss = guard.loss();
     drop(guard);
+    assert_eq!(loss.now(), Some(Loss::Released));
     let closed = tests.block_on(mutex.lock());
     assert!(matches!(closed, Err(Error::Closed)), "{closed:?}");
     let flushed = tests.block_on(client.flush());

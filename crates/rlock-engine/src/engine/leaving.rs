@@ -107,7 +107,10 @@ impl Engine {
         };
         hold.leave(ask);
         let task = match hold.guards {
-            0 if self.is_closed => return self.release_is_cut_off(now, id),
+            0 if self.is_closed => {
+                self.release_is_cut_off(now, id);
+                return self.end_hold(now, id);
+            }
             0 => Some(Task::Leave(Leaving::of(id, ask, true))),
             _ => PartRelease::of(now, hold).map(Task::ReleasePart),
         };

@@ -71,6 +71,8 @@ impl PartRelease {
             return Next::End(Outcome::Failed(Error::Lost(loss)));
         }
         let hold = at.engine.holds.get_mut(&self.hold);
+        // The release of the last guard, which is behind this one, releases all.
+        let hold = hold.filter(|hold| hold.guards > 0);
         let Some((hold, spare)) = hold.and_then(|hold| {
             let spare = hold.spare(at.now)?;
             Some((hold, spare))

@@ -38,7 +38,8 @@ impl Engine {
         let Some(hold) = self.holds.get(&id).filter(|_| !is_gone) else {
             return;
         };
-        let (lease_end, is_kept) = (hold.latest_end(), hold.kept.is_some());
+        let lease_end = hold.latest_end();
+        let is_kept = hold.kept.is_some_and(|until| until > now);
         if let Some(rest) = self.newest_part(id).filter(|_| !is_kept) {
             self.add_unreleased(now, &rest, &Error::Closed, lease_end);
         }

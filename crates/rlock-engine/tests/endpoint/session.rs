@@ -514,6 +514,21 @@ fn leaving_all_says_of_each_guard_once_that_it_is_over() {
     assert_eq!(it.did(), [""; 0]);
 }
 
+/// The second part is not released before the rest, but together with it.
+#[test]
+fn leaving_all_releases_all_permits_once() {
+    let mut it = Client::holds(permits(3));
+    it.calls(release_permits(2, 1));
+    it.calls(release_permits(2, 1));
+    it.calls(release(None));
+    it.does(Machine::leave_all);
+    it.answers("RLOCK.RELEASE k o PERMITS 1 FENCE 7", ":1\r\n");
+    it.answers("RLOCK.RELEASE k o ALL FENCE 7", ":0\r\n");
+    let did = it.did();
+    let ended: Vec<_> = did.iter().filter(|it| it.ends_with(" done")).collect();
+    assert_eq!(ended, ["3 done", "4 done", "5 done"], "{did:?}");
+}
+
 /// The server may never answer.
 #[test]
 fn leaving_all_ends_a_call_that_asks_whether_the_server_is_in_a_cluster() {
