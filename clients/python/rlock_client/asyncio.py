@@ -133,19 +133,18 @@ class _Host(Host):
         task.add_done_callback(self.tasks.discard)
 
 
-class _Own:
-    """What a task or a thread has of a lock."""
+class _Own(List[Hold]):
+    """The holds of a task or a thread."""
 
-    def __init__(self) -> None:
-        self.holds: List[Hold] = []
+    def __init__(self, task: Optional["asyncio.Task[Any]"]) -> None:
+        super().__init__()
+        self.task = weakref.ref(task) if task else None
         self.blocks = 0
         """How many ``async with`` blocks it has begun and not ended."""
 
-
-def _ended(of: "weakref.ref[Lock]", task: "asyncio.Future[Any]") -> None:
-    lock = of()
-    if lock:
-        lock._task_ended(task)
+    def is_ended(self) -> bool:
+        task = self.task() if self.task else None
+        return task is None or task.done()
 
 
 class Lock(LockBase):
@@ -162,6 +161,9 @@ class Lock(LockBase):
         # All callers share the only list, or each task or thread has its own.
         self._shared: Optional[List[Hold]] = None if self._terms.thread_local else []
         self._of_callers: "weakref.WeakKeyDictionary[Any, _Own]" = weakref.WeakKeyDictionary()
+        # What tasks hold, or held a moment ago. It stays when a task ends: `wait_for` makes a task before Python 3.12, and
+        # so may what prepares a test.
+        self._of_tasks: List[_Own] = []
         self._left: List[Hold] = []
 
     def _caller(self) -> "_Own":
@@ -169,36 +171,39 @@ class Lock(LockBase):
         caller = task or threading.current_thread()
         own = self._of_callers.get(caller)
         if own is None:
-            own = self._of_callers[caller] = _Own()
-            if task:
-                # `wait_for` makes a task before Python 3.12, and so may what prepares a test.
-                task.add_done_callback(functools.partial(_ended, weakref.ref(self)))
+            own = self._of_callers[caller] = _Own(task)
         return own
 
-    def _task_ended(self, task: Any) -> None:
-        """A task has ended."""
-        own = self._of_callers.pop(task, None)
-        if own:
-            self._left.extend(own.holds)
+    async def _acquire(
+        self, holds: List[Hold], call: Call, blocking: bool = True, timeout: Optional[float] = None
+    ) -> bool:
+        is_granted = await super()._acquire(holds, call, blocking, timeout)
+        if is_granted and isinstance(holds, _Own) and holds.task:
+            # In single steps, because the tasks of other loops do this in other threads.
+            if all(it is not holds for it in self._of_tasks[:]):
+                self._of_tasks.append(holds)
+            for it in self._of_tasks[:]:
+                if not it:
+                    with contextlib.suppress(ValueError):
+                        self._of_tasks.remove(it)
+        return is_granted
 
     @property
     def _own(self) -> List[Hold]:
-        return self._caller().holds if self._shared is None else self._shared
+        return self._caller() if self._shared is None else self._shared
 
     @property
     def _holds(self) -> List[Hold]:
         if self._shared is not None:
             return self._shared
         own = self._caller()
-        if own.holds or own.blocks:
-            return own.holds
-        return self._of_ended() or own.holds
+        return own if own or own.blocks else self._of_ended() or own
 
     def _of_ended(self) -> List[Hold]:
-        # A task that waited for another one may run before the callbacks of the other one.
-        for caller in list(self._of_callers):
-            if isinstance(caller, asyncio.Future) and caller.done():
-                self._task_ended(caller)
+        for own in self._of_tasks[:]:
+            if own.is_ended():
+                self._left.extend(own)
+                own.clear()
         return self._left
 
     def _last(self, holds: List[Hold]) -> Optional[Hold]:
@@ -228,17 +233,16 @@ class Lock(LockBase):
         own = self._caller()
         if own.blocks:
             own.blocks -= 1
-            return own.holds
+            return own
         if asyncio._get_running_loop() is None:  # In a child process, where the end of a block does nothing.
-            every = [hold for other in list(self._of_callers.values()) for hold in other.holds]
-            return [hold for hold in every if hold.host.is_foreign] or own.holds
+            return [hold for other in self._of_tasks for hold in other if hold.host.is_foreign] or own
         if self._of_ended():
             return self._left
-        others = [it for it in list(self._of_callers.values()) if it.blocks and self._last(it.holds)]
+        others = [it for it in self._of_tasks if it.blocks and self._last(it)]
         if len(others) != 1:
-            return own.holds
+            return own
         others[0].blocks -= 1
-        return others[0].holds
+        return others[0]
 
     def __call__(self, function: F) -> F:
         """Decorates a coroutine function: each call holds the lock. `TypeError` for a generator function."""

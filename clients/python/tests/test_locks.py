@@ -486,6 +486,31 @@ def test_a_block_that_another_task_ends_ends_its_own_hold(server, key):
     asyncio.run(main())
 
 
+def test_a_long_task_and_a_long_lock_keep_nothing(server, key):
+    """A worker makes a lock for each job, and each request is a task that uses the same lock."""
+
+    async def main():
+        async with rlock_client.asyncio.Client(server.url) as client:
+            shared = client.lock(key)
+
+            async def request():
+                async with shared:
+                    pass
+
+            async def some():
+                for number in range(200):
+                    async with client.lock(f"{key} {number}"):
+                        pass
+                    await asyncio.create_task(request())
+                gc.collect()
+                return len(gc.get_objects())
+
+            before = await some()
+            assert await some() < before + 100
+
+    asyncio.run(main())
+
+
 def test_the_methods_count_as_coroutine_functions():
     lock = rlock_client.asyncio.Client().lock("k")
     for method in (lock.acquire, lock.release, lock.owned, lock.extend, lock.upgrade, lock.downgrade, lock.locked):
