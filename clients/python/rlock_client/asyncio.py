@@ -134,13 +134,27 @@ class _Host(Host):
 
 
 class _Own(List[Hold]):
-    """The holds of a task or a thread."""
+    """The holds of a task or a thread. While there are some, the lock keeps those of a task, so that they stay when it
+    ends: `wait_for` makes a task before Python 3.12, and so may what prepares a test."""
 
-    def __init__(self, task: Optional["asyncio.Task[Any]"]) -> None:
+    def __init__(self, lock: "Lock", task: Optional["asyncio.Task[Any]"]) -> None:
         super().__init__()
-        self.task = weakref.ref(task) if task else None
+        # Without a cycle, so that a lock that nobody has any more is collected at once.
+        self.lock, self.task = weakref.ref(lock), weakref.ref(task) if task else None
         self.blocks = 0
         """How many ``async with`` blocks it has begun and not ended."""
+
+    def append(self, hold: Hold) -> None:
+        super().append(hold)
+        lock = self.lock()
+        if lock and self.task:
+            lock._of_tasks[id(self)] = self
+
+    def remove(self, hold: Hold) -> None:
+        super().remove(hold)
+        lock = self.lock()
+        if lock and not self:
+            lock._of_tasks.pop(id(self), None)
 
     def is_ended(self) -> bool:
         task = self.task() if self.task else None
@@ -161,9 +175,7 @@ class Lock(LockBase):
         # All callers share the only list, or each task or thread has its own.
         self._shared: Optional[List[Hold]] = None if self._terms.thread_local else []
         self._of_callers: "weakref.WeakKeyDictionary[Any, _Own]" = weakref.WeakKeyDictionary()
-        # What tasks hold, or held a moment ago. It stays when a task ends: `wait_for` makes a task before Python 3.12, and
-        # so may what prepares a test.
-        self._of_tasks: List[_Own] = []
+        self._of_tasks: Dict[int, _Own] = {}
         self._left: List[Hold] = []
 
     def _caller(self) -> "_Own":
@@ -171,22 +183,8 @@ class Lock(LockBase):
         caller = task or threading.current_thread()
         own = self._of_callers.get(caller)
         if own is None:
-            own = self._of_callers[caller] = _Own(task)
+            own = self._of_callers[caller] = _Own(self, task)
         return own
-
-    async def _acquire(
-        self, holds: List[Hold], call: Call, blocking: bool = True, timeout: Optional[float] = None
-    ) -> bool:
-        is_granted = await super()._acquire(holds, call, blocking, timeout)
-        if is_granted and isinstance(holds, _Own) and holds.task:
-            # In single steps, because the tasks of other loops do this in other threads.
-            if all(it is not holds for it in self._of_tasks[:]):
-                self._of_tasks.append(holds)
-            for it in self._of_tasks[:]:
-                if not it:
-                    with contextlib.suppress(ValueError):
-                        self._of_tasks.remove(it)
-        return is_granted
 
     @property
     def _own(self) -> List[Hold]:
@@ -200,8 +198,8 @@ class Lock(LockBase):
         return own if own or own.blocks else self._of_ended() or own
 
     def _of_ended(self) -> List[Hold]:
-        for own in self._of_tasks[:]:
-            if own.is_ended():
+        for number, own in list(self._of_tasks.items()):
+            if own.is_ended() and self._of_tasks.pop(number, None) is own:  # Another thread may be here.
                 self._left.extend(own)
                 own.clear()
         return self._left
@@ -235,10 +233,10 @@ class Lock(LockBase):
             own.blocks -= 1
             return own
         if asyncio._get_running_loop() is None:  # In a child process, where the end of a block does nothing.
-            return [hold for other in self._of_tasks for hold in other if hold.host.is_foreign] or own
+            return [hold for other in self._of_tasks.values() for hold in other if hold.host.is_foreign] or own
         if self._of_ended():
             return self._left
-        others = [it for it in self._of_tasks if it.blocks and self._last(it)]
+        others = [it for it in list(self._of_tasks.values()) if it.blocks and self._last(it)]
         if len(others) != 1:
             return own
         others[0].blocks -= 1
