@@ -1,6 +1,7 @@
 //! The holds of a client: mode, fence and guards; and how a loss is detected,
 //! by the clock or by a message from the server.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use crate::engine::node::Node;
 use crate::engine::proof::Proof;
 use crate::engine::request::Request;
 use crate::engine::terms::{Ask, Terms, Value, millis, validity_end};
-use crate::engine::{Action, ConnectionState, Engine, Id, Timer, in_order};
+use crate::engine::{Action, ConnectionState, Engine, Id, Timer};
 use crate::error::{Fault, Loss};
 
 /// How many renewals without an answer are remembered, those that end last.
@@ -739,8 +740,7 @@ impl Engine {
 
     /// Ends all holds on purpose, released or not.
     pub(super) fn end_all(&mut self, now: Instant) {
-        let holds: Vec<_> = in_order(self.holds.keys().map(|id| (*id, ())), |id, ()| id).collect();
-        for (hold, ()) in holds {
+        for hold in self.holds.keys().copied().collect::<BTreeSet<_>>() {
             self.end_hold(now, hold);
         }
     }

@@ -475,8 +475,7 @@ impl Engine {
         }
         // No connection is left for pending releases.
         let left = self.holds.iter().filter(|(_, hold)| hold.guards == 0);
-        let left: Vec<_> = in_order(left.map(|(id, _)| (*id, ())), |id, ()| id).collect();
-        for (hold, ()) in left {
+        for hold in left.map(|(id, _)| *id).collect::<BTreeSet<_>>() {
             self.release_is_cut_off(now, hold);
             self.forget(hold);
         }

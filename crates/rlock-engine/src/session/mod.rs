@@ -604,14 +604,9 @@ impl Session {
     pub fn leave_all(&mut self, now: Instant) {
         self.now = now;
         self.end_calls(|it| matches!(it, Progress::Several(_)));
-        let held = self.guards.iter_mut().filter(|(_, it)| !it.is_over);
-        let held = held.map(|(guard, it)| {
-            it.is_over = true;
-            *guard
-        });
-        let why = Loss::Released;
-        for guard in held.collect::<BTreeSet<_>>() {
-            self.actions.push_back(Action::Over { guard, why });
+        let held = self.guards.iter().filter(|(_, it)| !it.is_over);
+        for guard in held.map(|(guard, _)| *guard).collect::<BTreeSet<_>>() {
+            self.guard_is_over(guard, Loss::Released);
         }
         self.tell(engine::Event::LeaveAll);
     }
@@ -1034,12 +1029,15 @@ impl Session {
     }
 
     fn over(&mut self, proof: &Proof, why: Loss) {
-        for number in self.guards_of(proof) {
-            if let Some(guard) = self.guards.get_mut(&number) {
-                guard.is_over = true;
-                let guard = number;
-                self.actions.push_back(Action::Over { guard, why });
-            }
+        for guard in self.guards_of(proof) {
+            self.guard_is_over(guard, why);
+        }
+    }
+
+    fn guard_is_over(&mut self, guard: Id, why: Loss) {
+        if let Some(it) = self.guards.get_mut(&guard) {
+            it.is_over = true;
+            self.actions.push_back(Action::Over { guard, why });
         }
     }
 
