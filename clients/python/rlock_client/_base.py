@@ -5,6 +5,8 @@ import contextlib
 import functools
 import logging
 import ssl
+import threading
+import weakref
 from typing import (
     Any,
     Callable,
@@ -288,6 +290,43 @@ def _remove(holds: List[Hold], hold: Any) -> None:
         holds.remove(hold)
 
 
+class Block:
+    """A block, from the lookup of its end until it has ended."""
+
+    __slots__ = "by", "holds", "hold", "is_ended", "__weakref__"
+
+    def __init__(self, by: Any) -> None:
+        self.by = by
+        """A weak reference to the task or thread that begins it."""
+        self.holds: List[Hold] = []
+        """The list of the hold."""
+        self.hold: Optional[Hold] = None
+        self.is_ended = False
+
+
+class BlockEnd:
+    """``__exit__`` or ``__aexit__``. Python looks it up once for each block, just before the block begins. So each block
+    has an end of its own, which knows the hold of that block in any task or thread: another one may close a
+    generator that was left in its block."""
+
+    _latest = threading.local()  # A weak reference to the block whose end was looked up last in this thread.
+
+    def __init__(self, end: Callable[..., Any], caller: Callable[[], Any] = threading.current_thread) -> None:
+        self._end, self._caller = end, caller
+
+    def __get__(self, lock: Optional["LockBase"], kind: Optional[type] = None) -> Callable[..., Any]:
+        block = Block(weakref.ref(self._caller()))
+        self._latest.block = weakref.ref(block)
+        of_block = functools.partial(self._end, block)
+        return of_block if lock is None else functools.partial(of_block, lock)
+
+    def begin(self) -> Optional[Block]:
+        """The block that begins now. ``None`` for a call of ``__enter__`` or ``__aenter__`` by hand."""
+        reference, self._latest.block = getattr(self._latest, "block", None), None
+        block = reference() if reference else None
+        return block if block and not block.is_ended and block.by() is self._caller() else None
+
+
 class LockBase:
     """The methods take the holds of their caller before they return a coroutine, because another task may run it."""
 
@@ -306,6 +345,10 @@ class LockBase:
         """The holds of the caller, or of all callers that share them. A change of the list is one step, because several
         threads may change it."""
         raise NotImplementedError
+
+    def _holds_of(self, caller: Any) -> List[Hold]:
+        """The same for this task or thread."""
+        return self._holds
 
     @property
     def _own(self) -> List[Hold]:
@@ -401,10 +444,14 @@ class LockBase:
         """Releases the lock, or only some of its permits, at once: it stays held here until all are released. Raises
         `Lost` if it was lost before, unless ``raise_lost`` is false. ``OutOfRange`` unless ``permits`` is from 1 to the
         number that is still held, which is 1 without ``limit``; nothing is released then."""
-        return self._release(self._holds, permits)
+        return self._release(self._holds or None, permits)
 
-    async def _release(self, holds: List[Hold], permits: Optional[int] = None) -> None:
-        hold, is_last = self._taken(holds, permits)
+    async def _release(
+        self, holds: Optional[List[Hold]], permits: Optional[int] = None, block: Optional[Block] = None
+    ) -> None:
+        # If the caller has no hold, as the clean-up of a test that is outside its task, the task that runs this may have.
+        holds = self._holds if holds is None else holds
+        hold, is_last = self._taken(holds, permits, block)
         try:
             if hold.host.is_foreign:
                 return
@@ -420,19 +467,30 @@ class LockBase:
             self._leave(holds, hold, permits)
             raise
 
-    def _taken(self, holds: List[Hold], permits: Optional[int]) -> Tuple[Hold, bool]:
+    def _taken(self, holds: List[Hold], permits: Optional[int], block: Optional[Block]) -> Tuple[Hold, bool]:
         """The hold that permits were taken out of, and whether none is left."""
         while True:
-            hold = self._held(holds)
+            hold = self._held(self._at_end(block) if block else holds)
             is_last = hold.take(permits)
             if is_last is not False:
                 _remove(holds, hold)
             if is_last is not None:  # Otherwise another thread has just released it.
                 return hold, is_last
 
-    def _leave(self, holds: List[Hold], hold: Hold, permits: Optional[int] = None) -> None:
-        """Releases in the background after a release that was interrupted, perhaps before its request was made. A second
-        request changes nothing."""
+    def _holds_of_block(self, block: Block) -> List[Hold]:
+        return block.holds if block.hold in block.holds else self._holds_of(block.by())
+
+    def _at_end(self, block: Block) -> List[Hold]:
+        """The hold of a block that ends. If it was released by hand, those that no other block has: one may have been
+        acquired by hand since."""
+        holds = self._holds_of_block(block)
+        return [block.hold] if block.hold in holds else [hold for hold in holds[:] if not hold.is_of_block]
+
+    def _leave(self, holds: List[Hold], hold: Optional[Hold], permits: Optional[int] = None) -> None:
+        """Releases in the background after a release that was interrupted at any point, perhaps before its request was
+        made. A second request changes nothing."""
+        if hold is None:
+            return
         hold.is_released = hold.is_released or permits is None
         if hold.is_released:
             _remove(holds, hold)
@@ -474,14 +532,17 @@ class LockBase:
         call = Call(hold.keys, hold=hold if is_granted else None)
         return bool(await hold.host.call(call, event, hold.number, *fields))
 
-    async def _enter(self: K, holds: List[Hold], call: Call) -> K:
+    async def _enter(self: K, holds: List[Hold], call: Call, block: Optional[Block]) -> K:
         if not await self._acquire(holds, call):
             raise errors.NotAcquired(f"{named(self._terms.keys)}: not acquired within {self._terms.wait} s")
+        if block:
+            block.holds, block.hold, call.value.is_of_block = holds, call.value, True
         return self
 
-    async def _exit(self, holds: List[Hold], error: Optional[BaseException]) -> None:
+    async def _exit(self, block: Block, error: Optional[BaseException]) -> None:
+        block.is_ended = True
         try:
-            await self._release(holds)
+            await self._release(self._holds_of_block(block), block=block)
         except errors.Error as failure:
             if error is None:
                 raise

@@ -112,7 +112,7 @@ class LeadershipBase(LockBase):
 
     def resign(self) -> Coroutine[Any, Any, None]:
         """Ends the leadership: the same as ``release``."""
-        return self._release(self._holds)
+        return self.release()
 
 
 class ElectionBase(Generic[M]):

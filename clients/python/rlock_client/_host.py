@@ -196,7 +196,7 @@ class Hold:
         self.on_loss, self.on_risk = about.on_loss, about.on_risk
         self.owner, self.fences = "", {}  # type: str, Dict[bytes, int]
         self.loss: Optional[errors.Lost] = None
-        self.is_released, self.permits = False, 1
+        self.is_released, self.is_of_block, self.permits = False, False, 1
         # Its thread can take it again, if an exception from a signal handler has left it locked.
         self.lock = threading.RLock()
 
@@ -232,8 +232,9 @@ class Hold:
         host.holds.pop(self.number, None)
         if not (self.is_released or host.is_foreign or host.is_closed):
             host.post(functools.partial(host.step, wire.leave(self.number)))
-            text = "%s: a lock was garbage-collected, or its thread or task ended, while it was held; it is released"
-            write(logging.WARNING, text, named(self.keys))
+            if not self.loss:
+                text = "%s: a lock was garbage-collected, or its thread ended, while it was held; it is released"
+                write(logging.WARNING, text, named(self.keys))
 
 
 class Call:
@@ -249,6 +250,7 @@ class Call:
         hold: Optional[Hold] = None,
     ) -> None:
         self.keys, self.on_loss, self.on_risk, self.hold, self.number = keys, on_loss, on_risk, hold, 0
+        self.is_upgraded = False
         self.is_done, self.value, self.error = False, None, None  # type: bool, Any, Optional[errors.Error]
         # If nobody waits for the call, nothing is woken.
         self.wake: Callable[[], None] = lambda: None
@@ -351,12 +353,30 @@ class Connection:
         self.host.step(wire.ended(self.number, why, f"{where}: {error or 'the connection was closed'}"))
 
     def close(self) -> None:
+        if not self.socket:
+            return
+        with contextlib.suppress(OSError):
+            if self.output:
+                self.output = self.output[self.socket.send(self.output) :]
+        if self.mask:
+            self.host.watch(self, self.socket, 0)
+        if self.host.is_hurried:
+            with contextlib.suppress(RuntimeError):  # The interpreter ends.
+                return threading.Thread(target=self.leave, name="rlock-close").start()
+        self.socket.close()
+
+    def leave(self) -> None:
+        """Writes the releases, and waits for at most a second until the server has read them: it would drop those that it
+        has not read when it cannot send an answer, because the socket is closed here."""
+        end = time.monotonic() + 1
+        with contextlib.suppress(OSError, ValueError):  # No time is left.
+            assert self.socket
+            self.socket.settimeout(end - time.monotonic())
+            self.socket.sendall(self.output)
+            self.socket.shutdown(socket.SHUT_WR)
+            while self.socket.recv(65536):
+                self.socket.settimeout(end - time.monotonic())
         if self.socket:
-            with contextlib.suppress(OSError):
-                if self.output:
-                    self.socket.send(self.output)
-            if self.mask:
-                self.host.watch(self, self.socket, 0)
             self.socket.close()
 
 
@@ -371,6 +391,8 @@ class Host:
         self.reports: Deque[Any] = collections.deque()
         self.holds: Dict[int, "weakref.ref[Hold]"] = {}
         self.last, self.deadline = 0, wire.NONE
+        self.is_hurried = False
+        """Whether it closes its connections before the servers have answered all releases."""
 
     # The API for threads or for asyncio implements these.
     async def call(self, call: Call, event: Callable[..., bytes], *fields: Any) -> Any:
@@ -402,9 +424,12 @@ class Host:
         """Abandons a call that nobody waits for any more, or whose caller could not take the grant."""
         if self.calls.pop(call.number, None):
             self.step(wire.abandon(call.number))
-        elif isinstance(call.value, Hold) and call.hold is None and not call.value.is_released:
-            call.value.is_released = True
-            self.step(wire.untaken(call.value.number))
+        elif isinstance(call.value, Hold) and not call.value.is_released:
+            if call.hold is None:
+                call.value.is_released = True
+                self.step(wire.untaken(call.value.number))
+            elif call.is_upgraded:
+                self.begin(Call(), wire.downgrade, call.value.number)
 
     def step(self, event: bytes) -> None:
         self.deadline, actions = read(self.engine.handle(now(), event))
@@ -453,6 +478,7 @@ class Host:
             return self.step(wire.untaken(rest[0])) if kind == wire.GRANTED else None
         if kind == wire.GRANTED:
             hold = call.hold or Hold(self, rest[0], call)
+            call.is_upgraded = hold.fences != rest[2]  # An exclusive hold stays as it is.
             hold.owner, hold.fences = rest[1:]
             self.holds[rest[0]] = weakref.ref(hold)
             return call.finish(hold)
@@ -490,10 +516,12 @@ class Host:
             call.finish(None, errors.Closed("the client has been closed"))
         self.calls.clear()
 
-    def forget_parent(self) -> None:
-        """Closes the parent's connections, in the child of a fork."""
+    def forget(self) -> None:
+        """Closes the connections that nobody serves: those of the parent in the child of a fork, or of an event loop that is
+        closed."""
+        self.is_foreign = True
         for connection in self.connections.values():
-            if connection.socket:  # It stays registered, because the parent uses the same selector.
+            if connection.socket:  # It stays registered: the parent uses the same selector, a closed loop has none.
                 with contextlib.suppress(Exception):
                     connection.socket.close()
 
@@ -506,8 +534,8 @@ def _after_fork() -> None:
     for host in list(_hosts):
         host.is_foreign = True
     for host in list(_hosts):
-        with contextlib.suppress(Exception):  # The others too must forget their parent.
-            host.forget_parent()
+        with contextlib.suppress(Exception):  # The others too must be forgotten.
+            host.forget()
     _hosts.clear()
 
 

@@ -17,7 +17,7 @@ from . import _errors as errors
 from . import _host as common
 from . import _format as wire
 from ._elections import Change, ChangesBase, ElectionBase, Leader, LeadershipBase
-from ._base import ClientBase, LockBase, LocksBase, QuorumBase, Value, documented, refuse_to_decorate
+from ._base import Block, BlockEnd, ClientBase, LockBase, LocksBase, QuorumBase, Value, documented, refuse_to_decorate
 from ._host import ENDLESS, Call, Connection, Hold, Key, Settings, millis, now, write
 
 C = TypeVar("C", bound="_Locks")
@@ -71,6 +71,7 @@ class _Host(common.Host):
                 self.flush()
             time_now = now()
             if time_now >= self.stop_at:
+                self.is_hurried = self.stop_at > 0
                 return self.step(wire.closed())
             self.is_asleep = True
             due = 0 if self.posts else min(self.deadline, self.stop_at) - time_now
@@ -103,10 +104,10 @@ class _Host(common.Host):
         while self.reports:
             self.report(*self.reports.popleft())
 
-    def forget_parent(self) -> None:
+    def forget(self) -> None:
         for each in (self.selector, self.wake_sender, self.wake_receiver):
             each.close()
-        super().forget_parent()
+        super().forget()
 
     def tell(self, what: str, callback: Callable[[Any], Any], value: Any) -> None:
         self.untold.append((what, callback, value))
@@ -195,6 +196,27 @@ class _OfThread(threading.local, _Shared):
     pass
 
 
+def _end_block(
+    block: Block,
+    lock: "Lock",
+    kind: Optional[Type[BaseException]],
+    error: Optional[BaseException],
+    trace: Optional[TracebackType],
+) -> None:
+    hold: Optional[Hold] = None
+    try:
+        hold = lock._last(lock._at_end(block))
+        _run(lock._exit(block, error))
+    except errors.Error:
+        raise
+    except BaseException:
+        lock._leave(lock._holds_of_block(block), hold or lock._last(lock._at_end(block)))
+        raise
+
+
+_end = BlockEnd(_end_block)
+
+
 @documented
 class Lock(LockBase):
     """A lock to acquire and release any number of times. Each thread that uses it has its own hold."""
@@ -226,14 +248,8 @@ class Lock(LockBase):
         except errors.Error:
             raise
         except BaseException:
-            self._interrupted(hold, permits)
+            self._leave(self._holds, hold or self._last(self._holds), permits)
             raise
-
-    def _interrupted(self, hold: Optional[Hold], permits: Optional[int] = None) -> None:
-        """Ends a release that an exception from a signal handler has interrupted at any point."""
-        hold = hold or self._last(self._holds)
-        if hold:
-            self._leave(self._holds, hold, permits)
 
     def locked(self) -> bool:  # type: ignore[override]
         return _run(super().locked())
@@ -253,25 +269,14 @@ class Lock(LockBase):
     def __enter__(self: K) -> K:
         call = self._call()
         try:
-            return _run(self._enter(self._holds, call))
+            return _run(self._enter(self._holds, call, _end.begin()))
         except errors.Error:
             raise
         except BaseException:
             self._give_up(self._holds, call)
             raise
 
-    def __exit__(
-        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
-    ) -> None:
-        hold: Optional[Hold] = None
-        try:
-            hold = self._last(self._holds)
-            _run(self._exit(self._holds, error))
-        except errors.Error:
-            raise
-        except BaseException:
-            self._interrupted(hold)
-            raise
+    __exit__ = _end
 
     def __call__(self, function: F) -> F:
         """Decorates a function: each call holds the lock. `TypeError` for a coroutine function or a generator function,

@@ -16,10 +16,11 @@ from . import _errors as errors
 from . import _format as wire
 from . import _host as common
 from ._elections import FOREIGN, Change, ChangesBase, ElectionBase, LeadershipBase
-from ._base import ClientBase, LockBase, LocksBase, QuorumBase, refuse_to_decorate
+from ._base import Block, BlockEnd, ClientBase, LockBase, LocksBase, QuorumBase, refuse_to_decorate
 from ._host import Call, Connection, Hold, Host, Settings, millis, now, write
 
 __all__ = ["Changes", "Client", "Election", "Leadership", "Lock", "Quorum"]
+_TASKS_UNTIL_LOOK = 16  # Before a lock looks for what tasks have lost that have ended.
 C = TypeVar("C", bound="_Locks")
 F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
 K = TypeVar("K", bound="Lock")
@@ -32,6 +33,7 @@ class _Host(Host):
         self.timer: Optional[asyncio.TimerHandle] = None
         self.tasks: "Set[asyncio.Future[Any]]" = set()
         self.ended: "asyncio.Future[None]" = loop.create_future()
+        self.flushing = Call()
         common._hosts.add(self)
 
     def post(self, work: Callable[[], None]) -> None:
@@ -91,6 +93,12 @@ class _Host(Host):
             raise
         return call.result()
 
+    def give_up(self, call: Call) -> None:
+        if self.loop.is_closed():  # The server withdraws what waits when its connection ends.
+            self.forget()
+        else:
+            super().give_up(call)
+
     async def close(self, timeout: float) -> None:
         if self.is_closed:  # Another task closes it, or has closed it.
             await asyncio.wait({self.ended}, timeout=timeout)
@@ -103,15 +111,15 @@ class _Host(Host):
             self.finish()
 
     def leave(self, flushed: Callable[[], None]) -> None:
-        flush = Call()
-        flush.wake = flushed
+        self.flushing.wake = flushed
         self.step(wire.leave_all())
-        self.begin(flush, wire.flush)
+        self.begin(self.flushing, wire.flush)
         self.is_closed = True
 
     def finish(self) -> None:
         if not self.ended.done():
             self.ended.set_result(None)
+            self.is_hurried = not self.flushing.is_done
             self.step(wire.closed())
             self.end()
             if self.timer:
@@ -141,14 +149,12 @@ class _Own(List[Hold]):
         super().__init__()
         # Without a cycle, so that a lock that nobody has any more is collected at once.
         self.lock, self.task = weakref.ref(lock), weakref.ref(task) if task else None
-        self.blocks = 0
-        """How many ``async with`` blocks it has begun and not ended."""
 
     def append(self, hold: Hold) -> None:
         super().append(hold)
         lock = self.lock()
         if lock and self.task:
-            lock._of_tasks[id(self)] = self
+            lock._keep(self)
 
     def remove(self, hold: Hold) -> None:
         super().remove(hold)
@@ -158,7 +164,27 @@ class _Own(List[Hold]):
 
     def is_ended(self) -> bool:
         task = self.task() if self.task else None
-        return task is None or task.done()
+        # In the child of a fork, no task of its parent goes on.
+        return task is None or task.done() or any(hold.host.is_foreign for hold in self)
+
+
+def _caller() -> Any:
+    """The current task; outside a task the thread."""
+    task = asyncio.current_task() if asyncio._get_running_loop() is not None else None
+    return task or threading.current_thread()
+
+
+async def _end_block(
+    block: Block,
+    lock: "Lock",
+    kind: Optional[Type[BaseException]],
+    error: Optional[BaseException],
+    trace: Optional[TracebackType],
+) -> None:
+    await lock._exit(block, error)
+
+
+_end = BlockEnd(_end_block, _caller)
 
 
 class Lock(LockBase):
@@ -176,71 +202,59 @@ class Lock(LockBase):
         self._shared: Optional[List[Hold]] = None if self._terms.thread_local else []
         self._of_callers: "weakref.WeakKeyDictionary[Any, _Own]" = weakref.WeakKeyDictionary()
         self._of_tasks: Dict[int, _Own] = {}
-        self._left: List[Hold] = []
-
-    def _caller(self) -> "_Own":
-        task = asyncio.current_task() if asyncio._get_running_loop() is not None else None
-        caller = task or threading.current_thread()
-        own = self._of_callers.get(caller)
-        if own is None:
-            own = self._of_callers[caller] = _Own(self, task)
-        return own
+        self._most = _TASKS_UNTIL_LOOK
 
     @property
     def _own(self) -> List[Hold]:
-        return self._caller() if self._shared is None else self._shared
+        return self._own_of(_caller())
+
+    def _own_of(self, caller: Any) -> List[Hold]:
+        if self._shared is not None:
+            return self._shared
+        own = self._of_callers.get(caller)
+        if own is None:
+            own = self._of_callers[caller] = _Own(self, None if isinstance(caller, threading.Thread) else caller)
+        return own
 
     @property
     def _holds(self) -> List[Hold]:
-        if self._shared is not None:
-            return self._shared
-        own = self._caller()
-        return own if own or own.blocks else self._of_ended() or own
+        return self._holds_of(_caller())
 
-    def _of_ended(self) -> List[Hold]:
-        for number, own in list(self._of_tasks.items()):
-            if own.is_ended() and self._of_tasks.pop(number, None) is own:  # Another thread may be here.
-                self._left.extend(own)
-                own.clear()
-        return self._left
+    def _holds_of(self, caller: Any) -> List[Hold]:
+        own = self._own_of(caller) if caller else []
+        return own or self._of_ended() or own
+
+    def _of_ended(self) -> Optional[_Own]:
+        """What one of the tasks that have ended holds. A task that has lost the lock must not use, or release, the next
+        holder's. So it is the one that has lost it, if there are several."""
+        found = None
+        for own in list(self._of_tasks.values()):
+            hold = self._last(own) if own.is_ended() else None
+            if hold:
+                found = own
+                if hold.remaining() == 0:
+                    break
+        return found
+
+    def _keep(self, own: _Own) -> None:
+        self._of_tasks[id(own)] = own
+        if len(self._of_tasks) > self._most:
+            # Tasks that have lost the lock may end without a release. Only what the last of them has is kept.
+            kept = list(self._of_tasks.items())
+            lost = [number for number, it in kept if it.is_ended() and not any(hold.remaining() for hold in it)]
+            for number in lost[:-1]:
+                self._of_tasks.pop(number, None)
+            self._most = 2 * len(self._of_tasks) + _TASKS_UNTIL_LOOK
 
     def _last(self, holds: List[Hold]) -> Optional[Hold]:
         loop = asyncio._get_running_loop()
         here = [it for it in holds[:] if loop is None or it.host.loop is loop]  # type: ignore[attr-defined]
-        if holds is self._left:
-            # There may be several: a task that has lost the lock must not use, or release, the next holder's.
-            here.sort(key=lambda hold: hold.remaining() == 0)
         return here[-1] if here else None
 
     def __aenter__(self: K) -> Coroutine[Any, Any, K]:
-        return self._begin_block(self._caller(), self._own, self._call())
+        return self._enter(self._own, self._call(), _end.begin())
 
-    async def _begin_block(self: K, by: "_Own", holds: List[Hold], call: Call) -> K:
-        await self._enter(holds, call)
-        by.blocks += 1
-        return self
-
-    def __aexit__(
-        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
-    ) -> Coroutine[Any, Any, None]:
-        return self._exit(self._end_block() if self._shared is None else self._shared, error)
-
-    def _end_block(self) -> List[Hold]:
-        """The holds of the task that has begun this block. Another one ends it if a generator was left, or if a block is
-        closed elsewhere."""
-        own = self._caller()
-        if own.blocks:
-            own.blocks -= 1
-            return own
-        if asyncio._get_running_loop() is None:  # In a child process, where the end of a block does nothing.
-            return [hold for other in self._of_tasks.values() for hold in other if hold.host.is_foreign] or own
-        if self._of_ended():
-            return self._left
-        others = [it for it in list(self._of_tasks.values()) if it.blocks and self._last(it)]
-        if len(others) != 1:
-            return own
-        others[0].blocks -= 1
-        return others[0]
+    __aexit__ = _end
 
     def __call__(self, function: F) -> F:
         """Decorates a coroutine function: each call holds the lock. `TypeError` for a generator function."""
@@ -268,7 +282,7 @@ def _mark(function: Any) -> None:
 
 for _method in (
     *(LockBase.acquire, LockBase.release, LockBase.owned, LockBase.extend, LockBase.downgrade, LockBase.upgrade),
-    *(LeadershipBase.proclaim, LeadershipBase.resign, Lock.__aenter__, Lock.__aexit__),
+    *(LeadershipBase.proclaim, LeadershipBase.resign, Lock.__aenter__),
 ):
     _mark(_method)
 
@@ -353,7 +367,7 @@ class _Locks(LocksBase[Lock]):
         for other in [it for it in list(self._hosts) if it.is_closed()]:
             closed = self._hosts.pop(other, None)  # Several threads may be here.
             if closed:
-                closed.is_foreign = True
+                closed.forget()
         host = self._hosts[loop] = _Host(self._settings, loop)
         return host
 

@@ -471,7 +471,8 @@ def test_an_interrupt_at_each_line(server, key, name):
         lock, at = client.lock(key, lease=60), 3
         arguments, is_end = (None,) * 3 if name == "__exit__" else (), name in ("release", "__exit__")
         while not is_end or lock.acquire():
-            if not interrupted(lambda: getattr(lock, name)(*arguments), at):
+            method = getattr(lock, name)
+            if not interrupted(lambda: method(*arguments), at):
                 break
             until(lambda: server.is_free(key), f"free after an interrupt at line {at}")
             assert not lock.owned()

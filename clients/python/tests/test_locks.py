@@ -1,6 +1,7 @@
 """Locks on a server that works."""
 
 import asyncio
+import contextlib
 import functools
 import gc
 import inspect
@@ -14,6 +15,8 @@ import subprocess
 import sys
 import threading
 import time
+import unittest
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -464,26 +467,181 @@ def test_what_a_task_holds_when_it_ends_is_for_a_task_without_a_hold(server, key
     asyncio.run(main())
 
 
-def test_a_block_that_another_task_ends_ends_its_own_hold(server, key):
-    """The event loop closes a generator that was left in a task of its own."""
+def test_the_end_of_a_block_ends_the_hold_of_its_beginning(server, key):
+    """In any task: the event loop closes a generator that was left in a task of its own."""
 
     async def main():
         async with rlock_client.asyncio.Client(server.url) as client:
-            lock = client.lock(key)
+            lock, units = client.lock(key), client.lock(key + "2", limit=3)
 
-            async def items():
-                async with lock:
+            async def items(of):
+                async with of:
                     yield 1
 
-            for _ in range(2):
-                async for _ in items():
+            async def leaves(of):
+                async for _ in items(of):
                     break
                 gc.collect()
+                await asyncio.sleep(0.05)
+
+            async def begins(of):
+                await anext_(of)
+                server.ask("RLOCK.FORCE", key)
+
+            for _ in range(2):
+                await leaves(lock)
                 assert await lock.acquire(timeout=SOON)
                 await lock.release()
             assert server.is_free(key)
+            # Others are in blocks of the same object.
+            async with units:
+                await asyncio.gather(leaves(units), leaves(units))
+                assert [it["fence"] for it in server.holders(key + "2")] == [units.fence]
+            # The block that has lost its hold belongs to another task, and to the same one.
+            for begin in (lambda old: asyncio.create_task(begins(old)), begins):
+                old = items(lock)
+                await begin(old)
+                async with lock:
+                    await old.aclose()
+                    lock.check()
+                    assert [it["fence"] for it in server.holders(key)] == [lock.fence]
+                assert server.is_free(key)
+            # What was acquired by hand in a block is not left when it ends.
+            async with lock:
+                await lock.release()
+                assert await lock.acquire(timeout=SOON)
+            assert server.is_free(key)
+            # One task enters blocks, another one ends them, and a third one is in a block.
+            stack = contextlib.AsyncExitStack()
+            await asyncio.create_task(stack.enter_async_context(units))
+            async with units:
+                await asyncio.create_task(stack.aclose())
+                assert [it["fence"] for it in server.holders(key + "2")] == [units.fence]
+            await asyncio.create_task(lock.__aenter__())
+            await lock.release()
+            async with lock:
+                with pytest.raises(Lost, match="not held by this task"):
+                    await asyncio.create_task(ends(lock))
+                lock.check()
+            assert server.is_free(key) and server.is_free(key + "2")
+
+    async def anext_(of):
+        return await of.__anext__()
+
+    async def ends(lock):
+        await lock.__aexit__(None, None, None)
 
     asyncio.run(main())
+    with Client(server.url) as client:
+        lock = client.lock(key)
+
+        def items():
+            with lock:
+                yield 1
+
+        old = items()
+        next(old)
+        server.ask("RLOCK.FORCE", key)
+        until(lambda: lock.lost, "lost")
+        assert lock.acquire()
+        old.close()
+        lock.check()
+        with lock_in(contextlib.ExitStack(), client.lock(key + "2")):
+            lock.release()
+            assert server.is_free(key)
+        assert server.is_free(key + "2")
+
+
+@contextlib.contextmanager
+def lock_in(stack, lock):
+    with stack:
+        yield stack.enter_context(lock)
+
+
+def test_a_test_that_is_prepared(server, key):
+    class Prepared(unittest.IsolatedAsyncioTestCase):
+        async def asyncSetUp(self):
+            self.client = rlock_client.asyncio.Client(server.url)
+            self.addAsyncCleanup(self.client.aclose)
+            self.lock, self.twin = self.client.lock(key), self.client.lock(key + "2")
+            self.addCleanup(lambda: server.is_free(key) or self.fail("it is held"))
+            if sys.version_info >= (3, 11):
+                await self.enterAsyncContext(self.lock)
+            assert await self.twin.acquire()
+            self.addCleanup(lambda: server.is_free(key + "2") or self.fail("it is held"))
+            if sys.version_info[:2] == (3, 11):  # Its `unittest` awaits only what an `async def` returns.
+                self.addAsyncCleanup(self.releases)
+            else:
+                self.addAsyncCleanup(self.twin.release)
+
+        async def releases(self):
+            await self.twin.release()
+
+        async def test_it(self):
+            self.twin.check()
+            assert await self.lock.owned() or sys.version_info < (3, 11)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        result = Prepared("test_it").run()
+    assert result.testsRun == 1 and not result.failures + result.errors
+
+
+def test_a_look_does_not_disturb_a_release(server, key):
+    """A task may end before the release begins that it has called."""
+
+    async def main():
+        async with rlock_client.asyncio.Client(server.url) as client:
+            lock, releases = client.lock(key), []
+
+            async def begins():
+                await lock.acquire()
+                releases.append(asyncio.create_task(lock.release()))
+
+            async def looks():
+                while not releases:
+                    await asyncio.sleep(0)
+                return lock.remaining
+
+            await asyncio.gather(asyncio.create_task(begins()), asyncio.create_task(looks()))
+            await releases[0]
+            assert server.is_free(key)
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_upgrade_leaves_the_hold_shared(server, key):
+    async def main():
+        async with rlock_client.asyncio.Client(server.url) as client:
+            lock = client.lock(key, shared=True)
+            for turns in range(20):
+                await lock.acquire()
+                upgrade = asyncio.create_task(lock.upgrade())
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                is_cancelled = upgrade.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    is_cancelled = not await upgrade
+                await asyncio.sleep(0.02)
+                assert server.info(key)["mode"] == ("shared" if is_cancelled else "exclusive"), turns
+                await lock.release()
+
+    asyncio.run(main())
+
+
+def test_one_client_in_many_event_loops(server, key):
+    client, opened = rlock_client.asyncio.Client(server.url, name=key), set()
+    lock = client.lock(key, lease=60)
+
+    async def main():
+        async with client.lock(key + "2"):
+            opened.add(len(os.listdir("/dev/fd")))
+
+    asyncio.run(lock.acquire())  # A hold of a loop that is closed keeps nothing open.
+    for _ in range(5):
+        asyncio.run(main())
+    assert len(opened) == 1 and len(server.connections(key)) <= 2
+    server.ask("RLOCK.FORCE", key)
 
 
 def test_a_long_task_and_a_long_lock_keep_nothing(server, key):
@@ -497,11 +655,17 @@ def test_a_long_task_and_a_long_lock_keep_nothing(server, key):
                 async with shared:
                     pass
 
+            lost = client.lock(key + "2", lease=0.01, renew=False)
+
+            async def loses():
+                await lost.acquire()
+
             async def some():
                 for number in range(200):
                     async with client.lock(f"{key} {number}"):
                         pass
                     await asyncio.create_task(request())
+                    await asyncio.create_task(loses())
                 gc.collect()
                 return len(gc.get_objects())
 
@@ -651,6 +815,31 @@ def test_each_call_that_closes_waits_until_nothing_is_held(server, key):
         await first
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("how", ["threads", "no time", "cancelled"])
+def test_a_client_that_is_closed_without_time_leaves_nothing(server, key, how):
+    keys = [f"{key} {number}" for number in range(3000)]
+
+    async def main():
+        client = rlock_client.asyncio.Client(server.url)
+        locks = [client.lock(it) for it in keys]
+        await asyncio.gather(*[it.acquire() for it in locks])
+        if how == "no time":
+            return await client.aclose(0)
+        closing = asyncio.create_task(client.aclose())
+        await asyncio.sleep(0)
+        closing.cancel()
+        await asyncio.wait({closing})
+
+    if how == "threads":
+        client = Client(server.url)
+        locks = [client.lock(it) for it in keys]
+        assert all(lock.acquire() for lock in locks)
+        client.close(0)
+    else:
+        asyncio.run(main())
+    until(lambda: all(server.is_free(it) for it in keys), "nothing is held")
 
 
 def test_a_client_that_is_garbage_collected_is_closed(server, key):
