@@ -444,7 +444,18 @@ func (c *Client) close(ctx context.Context) error {
 	c.callBack()
 	calling := c.calling
 	c.mu.Unlock()
+	// The waits share this time if the context has ended.
 	limit := time.After(closeTimeout)
+	if calling != nil {
+		select {
+		case <-calling:
+		case <-ctx.Done():
+			select {
+			case <-calling:
+			case <-time.After(closeTimeout):
+			}
+		}
+	}
 	for _, connection := range connections {
 		select {
 		case <-connection.ended:
@@ -452,16 +463,6 @@ func (c *Client) close(ctx context.Context) error {
 		case <-limit:
 		}
 		break
-	}
-	if calling != nil {
-		select {
-		case <-calling:
-		case <-ctx.Done():
-			select {
-			case <-calling:
-			case <-time.After(time.Second):
-			}
-		}
 	}
 	return err
 }
@@ -479,7 +480,8 @@ type connection struct {
 	isLast bool // The output ends when all of it is written.
 }
 
-// closeTimeout is how long a client that closes waits until the servers have taken its last output.
+// closeTimeout is how long a client that closes waits until the servers have taken its last output, and for the listener after
+// the end of the context.
 const closeTimeout = time.Second
 
 func (c *Client) connect(a action) {

@@ -942,6 +942,22 @@ func TestCloseWithAnEndedContext(t *testing.T) {
 	}
 }
 
+// TestCloseWithAnEndedContextAndAListener: the waits for the server and for the listener share a second.
+func TestCloseWithAnEndedContextAndAListener(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	blocks := make(chan struct{})
+	t.Cleanup(func() { close(blocks) })
+	c := connect(t, s.URL, Options{Listener: func(Occurrence) { <-blocks }})
+	must(c.Lock(background, "k"))(t)
+	s.pause(t)
+	ended, cancel := context.WithCancel(background)
+	cancel()
+	began := time.Now()
+	is(t, c.Close(ended), context.Canceled)
+	isTrue(t, time.Since(began) < 1800*time.Millisecond, time.Since(began))
+}
+
 // TestCloses: the calls end together, when the context of one of them ends, and have the same error.
 func TestCloses(t *testing.T) {
 	t.Parallel()
