@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"rlock/internal/host"
 )
@@ -99,6 +100,18 @@ func newClient(urls []string, together uint8, options Options) (*Client, error) 
 		if limits[i] < 0 {
 			return nil, outOfRange("%s is %v, it must not be below zero", name, limits[i])
 		}
+	}
+	for i, url := range urls {
+		switch {
+		case utf8.ValidString(url):
+		case together == togetherSingle:
+			return nil, outOfRange("url must be UTF-8")
+		default:
+			return nil, outOfRange("members[%d] must be UTF-8", i)
+		}
+	}
+	if !utf8.ValidString(options.Name) {
+		return nil, outOfRange("Name is %q, it must be UTF-8", options.Name)
 	}
 	engine, err := newEngine(urls, together, options.Name, limits, options.Listener != nil)
 	if err != nil {

@@ -185,6 +185,7 @@ func TestQuorumRefused(t *testing.T) {
 	for _, count := range []int{0, 1, 2, 4, 10} {
 		refused(slices.Repeat(urls[:1], count), rlock.Options{}, fmt.Sprintf("members is %d servers, it must be 3, 5, 7 or 9", count))
 	}
+	refused([]string{urls[0], "redis://\xff", urls[1]}, rlock.Options{}, "members[1] must be UTF-8")
 	for _, wrong := range []string{"redis+sentinel://h/m", "rediss+cluster://h", "nothing"} {
 		refused([]string{urls[0], wrong, urls[1]}, rlock.Options{}, "members[1] is ")
 	}

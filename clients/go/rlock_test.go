@@ -293,6 +293,13 @@ func TestBadArguments(t *testing.T) {
 	}
 	_, err := NewClient("redis://127.0.0.1:1", Options{RetryTimeout: -1})
 	isTrue(t, err != nil && strings.Contains(err.Error(), "RetryTimeout is -1ns"), err)
+	for named, it := range map[string]struct{ url, name string }{
+		"url must be UTF-8": {"redis://\xff", ""}, `Name is "\xff", it must be UTF-8`: {"redis://127.0.0.1:1", "\xff"},
+	} {
+		_, err = NewClient(it.url, Options{Name: it.name})
+		is(t, err, ErrOutOfRange)
+		isTrue(t, strings.Contains(err.Error(), named), err)
+	}
 	c := connect(t, "redis://127.0.0.1:1", Options{})
 	for named, options := range map[string][]Option{
 		"lease is 2ms":          {Lease(2 * time.Millisecond)},
