@@ -400,8 +400,7 @@ func (c *Client) ask(ctx context.Context, key string, changes bool, command stri
 // for the servers.
 func (c *Client) Close(ctx context.Context) error {
 	require(ctx)
-	// Not under the lock: a context may look at a hold, and the end of a hold, which has this cause, is no reason to hurry.
-	ctx, stop := withoutCause(ctx, closed)
+	ctx, stop := withoutHolds(ctx) // Not under the lock: a context may look at a hold.
 	defer stop()
 	ctx, hurry := context.WithCancelCause(ctx)
 	defer hurry(nil)

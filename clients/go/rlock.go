@@ -233,7 +233,7 @@ func (c *Client) acquire(ctx context.Context, keys []string, value *string, opti
 		mode.mode = accessShared
 	}
 	hold := &Hold{client: c, keys: append([]string(nil), keys...), ignore: t.ignore, permits: mode.permits, onRisk: t.onRisk}
-	inner, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	inner, cancel := context.WithCancelCause(context.WithValue(context.WithoutCancel(ctx), callerKey{}, nil))
 	hold.context, hold.cancel = &holdContext{inner, hold}, cancel
 	owner := ownerForm{owner: owningNew}
 	if t.activity != 0 {
@@ -268,7 +268,7 @@ func (c *Client) Run(ctx context.Context, key string, work func(context.Context,
 	if err != nil {
 		return err
 	}
-	inner, cancel := context.WithCancelCause(ctx)
+	inner, cancel := context.WithCancelCause(context.WithValue(ctx, callerKey{}, ctx))
 	stop := context.AfterFunc(hold.context, func() { cancel(context.Cause(hold.context)) })
 	defer cancel(nil)
 	defer hold.Release(context.WithoutCancel(ctx)) // If work panics.
@@ -331,8 +331,11 @@ func (h *Hold) Fences() map[string]uint64 {
 
 // Context has the values of the context of Lock, but does not end with it. It ends when the lock is lost, with ErrLost as its
 // cause; when its release begins, with context.Canceled; or when Client.Close begins, with ErrClosed. The first of these
-// counts: if Release learns of a loss only from the server, the cause is still context.Canceled. A release that is given this
-// context waits for the server all the same, and so does Close.
+// counts: if Release learns of a loss only from the server, the cause is still context.Canceled.
+//
+// Releases and Close may be given this context, the context that Run gives to its work, or one made of these. If it ends because
+// any hold is released or any client is closed, before the call or during it, they wait for the server all the same: until its
+// deadline, or until the caller's context of Run ends. To end such a wait otherwise, use a context that is not made of these.
 func (h *Hold) Context() context.Context { return h.context }
 
 // Remaining returns how long the lock stays held if the server sends nothing more; 0 if it is lost or released.
@@ -450,35 +453,59 @@ var errReleased = fmt.Errorf("the lock was released: %w", context.Canceled)
 
 // released waits for the end of a release.
 func (h *Hold) released(ctx context.Context, call *call) error {
-	ctx, stop := withoutCause(ctx, errReleased)
+	ctx, stop := withoutHolds(ctx)
 	defer stop()
+	var ended action
 	select {
-	case ended := <-call.done:
-		if ended.kind == acFailed && !(h.ignore && ended.code == "Lost") {
-			return &Error{Code: ended.code, Message: ended.text, Transient: ended.transient}
-		}
-		return nil
+	case ended = <-call.done:
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		select {
+		case ended = <-call.done: // A loss that is known needs no server.
+		default:
+			return context.Cause(ctx)
+		}
 	}
+	if ended.kind == acFailed && !(h.ignore && ended.code == "Lost") {
+		return &Error{Code: ended.code, Message: ended.text, Transient: ended.transient}
+	}
+	return nil
 }
 
-// withoutCause returns a context that ends with ctx, unless own is the cause. The context of a hold, and those made of it, end
-// when its release begins, and may be given to the release all the same.
-func withoutCause(ctx context.Context, own error) (context.Context, func()) {
-	if ctx.Done() == nil {
+// callerKey is the key of the context that the work of Run ends with besides its hold. The context of a hold has nil there.
+type callerKey struct{}
+
+// withoutHolds returns a context that ends with ctx, but not because a hold is released or a client is closed. After such an end
+// it still ends at the deadline of ctx, or with the caller of Run.
+func withoutHolds(ctx context.Context) (context.Context, context.CancelFunc) {
+	isOfHold := func() bool {
+		cause := context.Cause(ctx)
+		return cause == errReleased || cause == closed
+	}
+	if ctx.Done() == nil || ctx.Err() != nil && !isOfHold() {
 		return ctx, func() {}
 	}
 	rest, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	end := func() {
-		if cause := context.Cause(ctx); cause != own {
-			cancel(cause)
+	stop := context.AfterFunc(ctx, func() {
+		ended := ctx
+		if isOfHold() {
+			caller, _ := ctx.Value(callerKey{}).(context.Context)
+			if caller == nil {
+				caller = context.Background()
+			}
+			others, stop := withoutHolds(caller)
+			defer stop()
+			if deadline, has := ctx.Deadline(); has {
+				others, stop = context.WithDeadline(others, deadline)
+				defer stop()
+			}
+			select {
+			case <-others.Done():
+				ended = others
+			case <-rest.Done():
+			}
 		}
-	}
-	if ctx.Err() != nil {
-		end()
-	}
-	stop := context.AfterFunc(ctx, end)
+		cancel(context.Cause(ended))
+	})
 	return rest, func() {
 		stop()
 		cancel(nil)

@@ -460,6 +460,114 @@ func TestContexts(t *testing.T) {
 	eventually(t, "it is free", func() bool { return isFree(t, s.port(), "k") })
 }
 
+// TestContextsOfHolds: the end of a hold by its release or by Close ends no wait for the server. What else ends the context does,
+// also later.
+func TestContextsOfHolds(t *testing.T) {
+	t.Parallel()
+	ends := func(t *testing.T, call func() error, cause error) {
+		t.Helper()
+		began := time.Now()
+		is(t, call(), cause)
+		isTrue(t, time.Since(began) < 5*time.Second, time.Since(began))
+	}
+	waits := func(t *testing.T, resume func(), call func() error) {
+		t.Helper()
+		ended := make(chan error, 1)
+		go func() { ended <- call() }()
+		select {
+		case err := <-ended:
+			t.Fatal("it does not wait", err)
+		case <-time.After(100 * time.Millisecond):
+		}
+		resume()
+		done(t, <-ended)
+	}
+	for name, test := range map[string]func(*testing.T, *server, *Client){
+		"deadline": func(t *testing.T, s *server, c *Client) {
+			for _, call := range []func(*Hold, context.Context) error{
+				(*Hold).Release, func(_ *Hold, ctx context.Context) error { return c.Close(ctx) },
+			} {
+				hold := must(c.Lock(background, "k"))(t)
+				resume := s.pause(t)
+				ctx, cancel := context.WithTimeout(hold.Context(), 100*time.Millisecond)
+				defer cancel()
+				ends(t, func() error { return call(hold, ctx) }, context.DeadlineExceeded)
+				resume()
+			}
+		},
+		"caller": func(t *testing.T, s *server, c *Client) {
+			caller, cancel := context.WithCancelCause(background)
+			of := errors.New("of the caller")
+			done(t, c.Run(caller, "k", func(ctx context.Context, outer *Hold) error {
+				return c.Run(ctx, "l", func(ctx context.Context, hold *Hold) error {
+					done(t, outer.Release(ctx))
+					resume := s.pause(t)
+					time.AfterFunc(100*time.Millisecond, func() { cancel(of) })
+					ends(t, func() error { return hold.Release(ctx) }, of)
+					resume()
+					return nil
+				})
+			}))
+		},
+		"without its caller": func(t *testing.T, s *server, c *Client) {
+			caller, cancel := context.WithCancel(background)
+			done(t, c.Run(caller, "k", func(ctx context.Context, hold *Hold) error {
+				cancel()
+				rest, cancel := context.WithCancel(context.WithoutCancel(ctx))
+				defer cancel()
+				other := must(c.Lock(rest, "l"))(t)
+				waits(t, s.pause(t), func() error { return hold.Release(rest) })
+				waits(t, s.pause(t), func() error { return other.Release(other.Context()) })
+				return nil
+			}))
+		},
+		"released before": func(t *testing.T, s *server, c *Client) {
+			is(t, c.Run(background, "k", func(ctx context.Context, hold *Hold) error {
+				other, left := must(c.Lock(ctx, "l"))(t), must(c.Lock(ctx, "m"))(t)
+				done(t, hold.Release(ctx))
+				waits(t, s.pause(t), func() error { return other.Release(ctx) })
+				waits(t, s.pause(t), func() error { return c.Close(ctx) })
+				return left.Check()
+			}), ErrClosed)
+		},
+		"during Close": func(t *testing.T, s *server, c *Client) {
+			hold := must(c.Lock(background, "k"))(t)
+			resume := s.pause(t)
+			closes := make(chan error, 1)
+			go func() { closes <- c.Close(background) }()
+			<-hold.Context().Done()
+			waits(t, resume, func() error { return hold.Release(hold.Context()) })
+			done(t, <-closes)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := start(t)
+			test(t, s, connect(t, s.URL, Options{}))
+		})
+	}
+}
+
+// TestReleaseOfALoss: a loss that is known is reported in an ended context, too.
+func TestReleaseOfALoss(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	c := connect(t, s.URL, Options{})
+	ended, cancel := context.WithCancel(background)
+	cancel()
+	for _, release := range []func(*Hold) error{
+		func(hold *Hold) error { return hold.Release(ended) },
+		func(hold *Hold) error { return hold.ReleasePermits(ended, 1) },
+	} {
+		for range 20 {
+			hold := must(c.Lock(background, "p", Permits(2, 2)))(t)
+			ask(t, s.port(), "DEL", "p")
+			<-hold.Context().Done()
+			is(t, release(hold), ErrLost)
+		}
+	}
+}
+
 // TestThousands: they share one connection, and need no goroutines.
 func TestThousands(t *testing.T) {
 	t.Parallel()
