@@ -141,7 +141,9 @@ public final class RLock implements Lock {
 
     /** Whether any owner holds the lock; for several keys, the first one. */
     public boolean isLocked() {
-        return !client.info(keys.get(0)).get("mode").equals("free");
+        var first = keys.stream().findFirst().orElseThrow(
+                () -> new IllegalArgumentException("keys is 0 keys, it must be 1 to 1024 different keys"));
+        return !client.info(first).get("mode").equals("free");
     }
 
     /** Ends every hold of the lock; true if there was one. */

@@ -310,6 +310,8 @@ class LockTest {
                 var error = assertThrows(IllegalArgumentException.class, ((RLock) each[1])::lock);
                 assertTrue(error.getMessage().startsWith((String) each[0]), error::getMessage);
             }
+            assertEquals(assertThrows(IllegalArgumentException.class, client.getMultiLock()::lock).getMessage(),
+                    assertThrows(IllegalArgumentException.class, client.getMultiLock()::isLocked).getMessage());
             assertThrows(IllegalArgumentException.class, () -> Terms.standard().replicas(70_000));
             client.close(Duration.ZERO);
         }
