@@ -111,6 +111,9 @@ public class Hold implements AutoCloseable {
     /**
      * Releases the lock, and waits for the server's answer. Only the first call has an effect.
      *
+     * <p>In a stage on the client's thread, which must not block, it throws an {@link IllegalStateException}, but releases the lock
+     * all the same, so that the end of a block leaves nothing. Other calls that are refused there have no effect.
+     *
      * @throws LostException if the lock was lost before, unless its terms ignore that
      */
     @Override
@@ -124,7 +127,7 @@ public class Hold implements AutoCloseable {
      * @throws IllegalArgumentException if {@code least} is below zero or above 30 days; the lock stays held then
      */
     public void releaseAfter(Duration least) {
-        client.join(release(null, least));
+        client.join(() -> release(null, least));
     }
 
     /**
@@ -136,7 +139,7 @@ public class Hold implements AutoCloseable {
      * @throws LostException if the lock was lost before, unless its terms ignore that; or if all permits were released
      */
     public void release(int permits) {
-        client.join(releaseAsync(permits));
+        client.join(() -> releaseAsync(permits));
     }
 
     public CompletableFuture<Void> releaseAsync() {

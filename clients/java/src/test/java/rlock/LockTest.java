@@ -455,6 +455,26 @@ class LockTest {
         }
     }
 
+    /** But a close has, so that the end of a block leaves nothing. */
+    @Test
+    void aReleaseThatWouldBlockTheClientHasNoEffect() throws Exception {
+        try (var server = new Servers(); var client = Client.of(server.url)) {
+            var before = client.getLock("p").acquire();
+            // The call waits, so its next stage runs in the client's thread.
+            var refused = client.getSemaphore("p", 3, 3).acquireAsync().thenAccept(hold -> {
+                assertThrows(IllegalStateException.class, () -> hold.release(1));
+                assertThrows(IllegalStateException.class, () -> hold.releaseAfter(SECOND));
+                assertTrue(hold.isValid());
+                var held = assertThrows(IllegalArgumentException.class, () -> hold.releaseAsync(4));
+                assertEquals("permits is 4, it must be from 1 to 3", held.getMessage());
+                hold.releaseAsync(3);
+            });
+            before.close();
+            refused.get(10, TimeUnit.SECONDS);
+            eventually("it is free", () -> server.isFree("p"));
+        }
+    }
+
     @Test
     void aThousandHoldsAndAThousandWaitsShareOneConnectionAndNeedNoThreads() throws Exception {
         try (var server = new Servers(); var client = Client.of(server.url)) {
