@@ -359,6 +359,50 @@ async fn a_master_that_is_killed_takes_no_hold_and_no_wait_along() {
     assert!(granted(waiter).await.fence() > fence);
 }
 
+/// It does not know at first that it has a successor. So it ends the leases that it knows, and grants the locks to those
+/// who waited; and the successor passes its messages on.
+#[tokio::test]
+async fn a_master_that_was_stopped_grants_and_ends_nothing_at_its_successor() {
+    let cluster = Cluster::start(3, 1).await;
+    let client = async || {
+        let builder = Client::builder().response_timeout(Duration::from_millis(500));
+        builder.connect(cluster.url()).await.unwrap()
+    };
+    let (holder, other) = (client().await, client().await);
+    let tag = cluster.key_at(0).await;
+    let lease = Duration::from_secs(8);
+    let terms = Terms::new().lease(lease).unwrap();
+    let (mut guards, mut waiters) = (Vec::new(), tokio::task::JoinSet::new());
+    for number in 0..40 {
+        let key = format!("{{{tag}}}{number}");
+        let guard = holder.mutex(&key).with(terms).lock().await;
+        guards.push(guard.unwrap());
+        let mutex = other.mutex(&key).with(terms);
+        waiters.spawn(async move { mutex.lock().await });
+    }
+    cluster.admin(0).await.queued(40).await;
+    cluster.copied(0, 3).await;
+    cluster.server(0).signal("-STOP");
+    let stopped = Instant::now();
+    let mut successor = cluster.admin(3).await;
+    let _: () = successor.run("CLUSTER FAILOVER TAKEOVER").await;
+    successor.queued(40).await;
+    eventually("the successor reports their losses", async || {
+        successor.gauge("watches").await == 80
+    })
+    .await;
+    tokio::time::sleep(lease.saturating_sub(stopped.elapsed())).await;
+    cluster.server(0).signal("-CONT");
+    cluster.agreed().await;
+    let lost = guards.iter().filter(|guard| !guard.is_valid()).count();
+    let granted = std::iter::from_fn(|| waiters.try_join_next()).count();
+    assert_eq!((lost, granted), (0, 0));
+    drop(guards);
+    while let Some(guard) = waiters.join_next().await {
+        guard.unwrap().unwrap().release().await.unwrap();
+    }
+}
+
 #[tokio::test]
 async fn a_fail_over_by_hand_takes_no_hold_and_no_wait_along() {
     let cluster = Cluster::start(3, 1).await;

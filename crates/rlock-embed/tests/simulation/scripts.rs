@@ -305,7 +305,7 @@ fn a_grant_by_an_ended_connection_is_watched_by_the_next() {
         replicated(asks(0, 0, 700)),
         passes(2),
         cuts(0, Cut::Plain),
-        passes(2_000),
+        passes(4_000),
         forces(0, false),
         passes(2_200),
     ];

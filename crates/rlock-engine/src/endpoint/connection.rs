@@ -304,7 +304,7 @@ impl Endpoint {
         };
         let purpose = connection.purpose.clone();
         let channel = match purpose {
-            Purpose::Main(node) if !self.settings.is_probe => match self.channel_at(node) {
+            Purpose::Main(node) if !self.settings.is_probe => match self.channel_at(node, id) {
                 Ok(channel) => Some(channel),
                 Err(failure) => return self.give_up(now, id, failure),
             },
@@ -519,7 +519,9 @@ impl Endpoint {
                 if channel.starts_with(requests::VALUE_CHANNEL) {
                     return self.published(id, channel, message);
                 }
-                match replies::notice(message, id.0) {
+                let own = self.connections.get(&id).and_then(|it| it.channel.as_ref());
+                let is_own = own.is_some_and(|own| own.name.as_bytes() == channel);
+                match replies::notice(message, id.0).filter(|_| is_own) {
                     Some(notice) => self.engine.handle(now, engine::Event::Notice(notice)),
                     None => self.note(Note::UnknownMessage(message.to_vec())),
                 }

@@ -417,10 +417,12 @@ impl Endpoint {
         }
     }
 
-    /// The channel for messages from a server: in a cluster, a channel in one of
-    /// the server's slots.
-    pub(super) fn channel_at(&self, node: Node) -> Result<Channel, Failure> {
-        let id = &self.settings.channel;
+    /// The channel for messages from a server to a connection: in a cluster, a
+    /// channel in one of the server's slots. No other connection has it. Otherwise a
+    /// former master could still report its grants and losses: its replicas, of which
+    /// one is its successor, pass its messages on.
+    pub(super) fn channel_at(&self, node: Node, main: ConnectionId) -> Result<Channel, Failure> {
+        let id = format!("{}:{}", self.settings.channel, main.0);
         let routes = self.engine.routes();
         if let Routes::One = routes {
             return Ok(Channel {

@@ -108,8 +108,8 @@ pub struct Settings {
     pub name: Option<String>,
     /// The name and version of the library, as the server shows them.
     pub library: (String, String),
-    /// The name of this client's channels. It must be secret: a user who knows it
-    /// can publish on them.
+    /// A part of the names of this client's channels. It must be secret: a user who
+    /// knows it can publish on them.
     pub channel: String,
     /// Spreads the pauses of many clients.
     pub seed: u64,

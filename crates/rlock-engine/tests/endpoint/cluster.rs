@@ -74,7 +74,7 @@ fn the_channel_is_in_a_slot_of_its_server() {
     let mut it = started();
     it.opens(2);
     let actions = it.actions();
-    assert_eq!(actions.last().unwrap(), "2 SSUBSCRIBE rlock:client:{2}:c");
+    assert_eq!(actions.last().unwrap(), "2 SSUBSCRIBE rlock:client:{2}:c:2");
 }
 
 #[test]
@@ -283,7 +283,7 @@ fn a_bound_hold_that_has_moved_is_checked_soon() {
     it.answers(3, "RLOCK.ACQUIRE", ":10\r\n");
     it.receives(
         3,
-        push(&["smessage", "rlock:client:{0}:c", "withdrawn 0 o3 {a}b"]),
+        push(&["smessage", "rlock:client:{0}:c:3", "withdrawn 0 o3 {a}b"]),
     );
     let master_is = |map: String| {
         move |asked: &String| match &**asked {
@@ -437,7 +437,7 @@ fn a_server_is_reconnected_when_the_slot_of_its_channel_moves() {
         format!(
             ">3\r\n{}{}:0\r\n",
             bulk("sunsubscribe"),
-            bulk("rlock:client:{0}:c")
+            bulk("rlock:client:{0}:c:3")
         ),
     );
     assert_eq!(it.did(), ["close 3"]);
@@ -567,7 +567,10 @@ fn a_grant_by_the_former_server_of_a_key_is_undone_too() {
     it.answers(3, "RLOCK.CANCEL a o3", "-MOVED 15495 m:7\r\n");
     it.answers(3, "RLOCK.RELEASE a o3", "-MOVED 15495 m:7\r\n");
     it.actions();
-    it.receives(3, push(&["smessage", "rlock:client:{0}:c", "grant 8 o3 a"]));
+    it.receives(
+        3,
+        push(&["smessage", "rlock:client:{0}:c:3", "grant 8 o3 a"]),
+    );
     assert_eq!(it.actions(), [""; 0]);
     let undone = ["2 RLOCK.CANCEL a o3", "2 RLOCK.RELEASE a o3 ALL"];
     it.answers_each(2, |asked| match asked.starts_with("RLOCK.RENEW") {

@@ -19,14 +19,14 @@ fn a_connection_is_used_only_after_its_subscription_is_confirmed() {
         "1 CLIENT SETINFO LIB-NAME lib",
         "1 CLIENT SETINFO LIB-VER 1",
         "1 CLIENT INFO",
-        "1 SUBSCRIBE rlock:client:c",
+        "1 SUBSCRIBE rlock:client:c:1",
     ];
     assert_eq!(it.actions(), greeting);
     it.receives(1, "%1\r\n+role\r\n+master\r\n+OK\r\n+OK\r\n+OK\r\n");
     it.receives(1, bulk("id=7 addr=a:1 laddr=b:1 fd=8"));
     assert_eq!(it.actions(), [""; 0]);
-    it.receives(1, push(&["subscribe", "rlock:client:c", ""]));
-    let asked = "1 RLOCK.ACQUIRE k o2 30000 WAIT 60000 KEEP 10000 NOTIFY rlock:client:c";
+    it.receives(1, push(&["subscribe", "rlock:client:c:1", ""]));
+    let asked = "1 RLOCK.ACQUIRE k o2 30000 WAIT 60000 KEEP 10000 NOTIFY rlock:client:c:1";
     let actions = it.actions();
     assert!(actions.contains(&asked.to_owned()), "{actions:?}");
     assert!(

@@ -186,7 +186,7 @@ fn several_keys_are_attached_only_under_their_fence() {
         it.answers(1, "RLOCK.MACQUIRE", ":7\r\n");
         it.reconnects();
         it.passes(1);
-        let attached = "RLOCK.MRENEW o2 30000 2 k l FENCE 7 NOTIFY rlock:client:c";
+        let attached = "RLOCK.MRENEW o2 30000 2 k l FENCE 7 NOTIFY rlock:client:c:2";
         it.answers(2, attached, format!(":{held}\r\n"));
         let did = it.did();
         assert_eq!(did.contains(&OVER.to_owned()), is_lost, "{held}: {did:?}");
@@ -230,7 +230,7 @@ fn a_grant_that_was_lost_before_it_is_read_is_lost() {
     let mut it = Played::connected();
     it.asks("k");
     it.actions();
-    let lost = push(&["message", "rlock:client:c", "lost 7 o2 k"]);
+    let lost = push(&["message", "rlock:client:c:1", "lost 7 o2 k"]);
     it.receives(1, format!("{lost}:7\r\n"));
     assert_eq!(it.did(), [OVER, "call 2: granted 7"]);
 }
@@ -381,7 +381,7 @@ fn a_re_entry_asks_for_what_is_left_of_the_hold() {
 #[test]
 fn a_lock_that_the_server_ended_is_asked_for_at_once() {
     let mut it = held(Ask::Exclusive);
-    it.receives(1, push(&["message", "rlock:client:c", "lost 7 o k"]));
+    it.receives(1, push(&["message", "rlock:client:c:1", "lost 7 o k"]));
     it.asks_mode("k", Ask::Exclusive);
     let actions = it.actions();
     assert!(actions[1].starts_with("1 RLOCK.ACQUIRE"), "{actions:?}");
@@ -517,7 +517,7 @@ fn a_release_ends_with_the_lease() {
 }
 
 fn lost(fence: u64) -> String {
-    push(&["message", "rlock:client:c", &format!("lost {fence} o k")])
+    push(&["message", "rlock:client:c:1", &format!("lost {fence} o k")])
 }
 
 /// An operator has ended the hold before the second request, which takes the lock for nobody.
@@ -633,7 +633,7 @@ fn an_upgrade_that_was_announced_before_the_connection_broke_is_no_loss() {
         let mut it = held(Ask::Shared);
         it.asks_mode("k", Ask::Exclusive);
         it.answers(1, "RLOCK.ACQUIRE", "+WAITING\r\n");
-        it.receives(1, push(&["message", "rlock:client:c", "grant 9 o k"]));
+        it.receives(1, push(&["message", "rlock:client:c:1", "grant 9 o k"]));
         if abandons {
             it.abandons(3);
         }
@@ -692,7 +692,7 @@ fn an_upgrade_without_loss_reports_hides_no_loss() {
         it.asks_mode("k", Ask::Exclusive);
         it.answers(1, "RLOCK.ACQUIRE", "+WAITING\r\n");
         it.reconnects();
-        let attaches = "2 RLOCK.RENEW k o 30000 NOTIFY rlock:client:c";
+        let attaches = "2 RLOCK.RENEW k o 30000 NOTIFY rlock:client:c:2";
         assert_eq!(it.actions().last().unwrap(), attaches);
         let mut number = 2;
         if refused == 0 {

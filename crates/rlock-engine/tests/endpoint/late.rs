@@ -7,7 +7,7 @@ use rlock_engine::engine::terms::{Ask, Lease, Terms};
 
 use crate::played::{Played, RESPONSE, push};
 
-const CHANNEL: &str = "rlock:client:c";
+const CHANNEL: &str = "rlock:client:c:1";
 const NOT_ALLOWED: &str = "-NOPERM no\r\n";
 
 fn renewed_every(lease: Duration) -> Terms {

@@ -265,7 +265,7 @@ fn an_observation_follows_its_slot() {
 fn a_value_goes_with_each_request_for_the_lock_and_with_no_renewal() {
     let mut it = Played::connected();
     it.campaigns("k", "a b");
-    let asked = "RLOCK.ACQUIRE k o 30000 WAIT 60000 KEEP 10000 NOTIFY rlock:client:c VALUE a b";
+    let asked = "RLOCK.ACQUIRE k o 30000 WAIT 60000 KEEP 10000 NOTIFY rlock:client:c:1 VALUE a b";
     assert_eq!(it.actions(), [format!("1 {asked}")]);
     it.answers(1, "RLOCK.ACQUIRE", "+WAITING\r\n");
     it.ends(1);

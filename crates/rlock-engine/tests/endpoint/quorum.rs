@@ -28,6 +28,8 @@ const RUN_IDS: [&str; 5] = ["b", "c", "q", "r", "s"];
 #[derive(Default)]
 struct Member {
     connection: Option<ConnectionId>,
+    /// Of that connection.
+    channel: String,
     is_silent: bool,
     /// It accepts no connection.
     is_down: bool,
@@ -306,7 +308,7 @@ impl Client {
     /// A member sends a message.
     fn receives(&mut self, member: usize, message: &str) {
         let connection = self.members[member].connection.unwrap();
-        let bytes = push(&["message", "rlock:client:c", message]);
+        let bytes = push(&["message", &self.members[member].channel, message]);
         let bytes = bytes.as_bytes();
         self.handle(Event::Received { connection, bytes });
     }
@@ -424,10 +426,12 @@ impl Client {
         let (at, mut output) = (self.at(connection), Vec::new());
         self.quorum.take_output(connection, &mut output);
         for words in commands(&output) {
+            if let Some(channel) = words.strip_prefix("SUBSCRIBE ") {
+                channel.clone_into(&mut self.members[at].channel);
+            }
             let line = words.strip_prefix("RLOCK.").unwrap_or_default();
-            let line = line
-                .replace(" NOTIFY rlock:client:c", "")
-                .replace(" ALL", "");
+            let notify = format!(" NOTIFY {}", self.members[at].channel);
+            let line = line.replace(&notify, "").replace(" ALL", "");
             let line = line.replace(" k o", "");
             let line = line.split(" KEEP").next().unwrap();
             let renewed = line.strip_prefix("RENEW ").and_then(|ms| ms.parse().ok());

@@ -6,7 +6,7 @@ use rlock_engine::engine::terms::{Lease, Terms};
 
 use crate::played::{Played, RESPONSE, push};
 
-const CHANNEL: &str = "rlock:client:c";
+const CHANNEL: &str = "rlock:client:c:1";
 
 #[test]
 fn a_message_between_two_replies_is_handled_between_them() {
@@ -67,7 +67,7 @@ fn a_hold_without_notices_is_renewed_at_once() {
     it.passes(1);
     assert_eq!(
         it.actions(),
-        ["1 RLOCK.RENEW k o2 30000 NOTIFY rlock:client:c"]
+        ["1 RLOCK.RENEW k o2 30000 NOTIFY rlock:client:c:1"]
     );
 }
 
@@ -200,7 +200,7 @@ fn a_grant_after_a_wait_is_not_taken_for_one_that_was_undone() {
     it.passes(20);
     it.answers(2, "RLOCK.ACQUIRE k me", "+WAITING\r\n");
     it.did();
-    it.receives(2, push(&["message", CHANNEL, "grant 77 me k"]));
+    it.receives(2, push(&["message", "rlock:client:c:2", "grant 77 me k"]));
     assert_eq!(it.did(), ["call 3: granted 77"]);
 }
 
@@ -345,7 +345,7 @@ fn a_connection_that_receives_bytes_is_kept() {
     it.actions();
     for _ in 0..3 {
         it.passes(RESPONSE - 1);
-        it.receives(1, push(&["message", "other", "lost 1 somebody else"]));
+        it.receives(1, push(&["message", CHANNEL, "lost 1 somebody else"]));
     }
     it.receives(1, ":");
     it.passes(RESPONSE - 1);
@@ -540,4 +540,32 @@ fn a_refusal_for_a_lack_of_rights_names_the_key_and_the_rule() {
         let begin = format!("call {}: {begin}", call + 2);
         assert!(actions.starts_with(&begin), "{actions}");
     }
+}
+
+/// In a cluster the successor of a master passes on what that says on the channels of earlier connections.
+#[test]
+fn no_message_on_the_channel_of_an_earlier_connection_is_believed() {
+    let mut it = Played::connected();
+    it.asks("k");
+    it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+    it.asks("l");
+    it.answers(1, "RLOCK.ACQUIRE", "+WAITING\r\n");
+    it.actions();
+    it.reconnects();
+    it.passes(1);
+    let asked = it.actions();
+    let asked = asked.iter().filter(|line| line.contains(" NOTIFY "));
+    let own = asked.filter(|line| line.ends_with(" NOTIFY rlock:client:c:2"));
+    assert_eq!(own.count(), 2);
+    it.answers(2, "RLOCK.ACQUIRE l", "+WAITING\r\n");
+    it.answers(2, "RLOCK.RENEW k", ":7\r\n");
+    let on = |channel: &str| {
+        let messages = ["grant 8 o3 l", "lost 7 o2 k"];
+        messages.map(|it| push(&["message", channel, it])).concat()
+    };
+    it.receives(2, on(CHANNEL));
+    assert_eq!(it.did(), ["unknown message"; 2]);
+    assert!(it.proofs[0].is_live(it.now()));
+    it.receives(2, on("rlock:client:c:2"));
+    assert_eq!(it.did(), ["call 3: granted 8", "over: the server ended it"]);
 }

@@ -161,7 +161,8 @@ impl Client {
     }
 
     fn hears(&mut self, message: &str) {
-        self.receives(push(&["message", "rlock:client:c", message]));
+        let channel = format!("rlock:client:c:{}", self.connection.unwrap().number());
+        self.receives(push(&["message", &channel, message]));
     }
 
     fn receives(&mut self, bytes: impl AsRef<[u8]>) {
@@ -547,7 +548,7 @@ fn leaving_all_ends_a_call_that_asks_whether_the_server_is_in_a_cluster() {
 #[test]
 fn a_call_for_several_keys_is_refused_when_its_time_is_over() {
     let second = Queueing::AtMost(seconds(1));
-    let last = "RLOCK.ACQUIRE b o 30000 WAIT 1 KEEP 1 NOTIFY rlock:client:c";
+    let last = "RLOCK.ACQUIRE b o 30000 WAIT 1 KEEP 1 NOTIFY rlock:client:c:1";
     for (ms, next) in [(999, last), (1000, "3 refused")] {
         let mut it = asks_for_two(second);
         it.passes(ms);

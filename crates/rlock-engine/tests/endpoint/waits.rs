@@ -6,7 +6,7 @@ use rlock_engine::engine::terms::Terms;
 
 use crate::played::{Played, push};
 
-const CHANNEL: &str = "rlock:client:c";
+const CHANNEL: &str = "rlock:client:c:1";
 const FULL: &str = "-QUEUEFULL the server has 10000 waiters\r\n";
 
 /// Lets time pass; only heartbeats are answered. Returns when which call ended.
@@ -65,7 +65,7 @@ fn a_call_that_does_not_wait_still_needs_an_answer() {
     it.tries("k", Terms::new());
     assert_eq!(
         it.actions(),
-        ["1 RLOCK.ACQUIRE k o 30000 NOTIFY rlock:client:c"]
+        ["1 RLOCK.ACQUIRE k o 30000 NOTIFY rlock:client:c:1"]
     );
     it.receives(1, "$-1\r\n");
     assert_eq!(it.actions(), ["call 2: refused"]);

@@ -6,7 +6,7 @@ use rlock_engine::engine::terms::{Lease, Terms};
 
 use crate::played::{Played, push};
 
-const CHANNEL: &str = "rlock:client:c";
+const CHANNEL: &str = "rlock:client:c:1";
 
 fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
@@ -172,7 +172,7 @@ fn a_hold_with_a_fixed_lease_is_only_attached() {
     assert_eq!(
         after_the_greeting(&mut it, 6000),
         [
-            "1 2 RLOCK.RENEW k o2 1979 NOTIFY rlock:client:c",
+            "1 2 RLOCK.RENEW k o2 1979 NOTIFY rlock:client:c:2",
             "1958 over: its lease ended",
         ]
     );
@@ -197,11 +197,11 @@ fn holds_are_attached_to_a_new_connection_in_the_order_of_their_ends() {
     assert_eq!(
         after_the_greeting(&mut it, 1500),
         [
-            "0 2 RLOCK.RENEW c o4 10000 NOTIFY rlock:client:c BIND 2000",
-            "0 2 RLOCK.RENEW e o6 10000 NOTIFY rlock:client:c BIND 1000",
-            "1 2 RLOCK.RENEW d o5 3000 NOTIFY rlock:client:c",
-            "1 2 RLOCK.RENEW b o3 4979 NOTIFY rlock:client:c",
-            "1 2 RLOCK.RENEW a o2 30000 NOTIFY rlock:client:c",
+            "0 2 RLOCK.RENEW c o4 10000 NOTIFY rlock:client:c:2 BIND 2000",
+            "0 2 RLOCK.RENEW e o6 10000 NOTIFY rlock:client:c:2 BIND 1000",
+            "1 2 RLOCK.RENEW d o5 3000 NOTIFY rlock:client:c:2",
+            "1 2 RLOCK.RENEW b o3 4979 NOTIFY rlock:client:c:2",
+            "1 2 RLOCK.RENEW a o2 30000 NOTIFY rlock:client:c:2",
             "251 2 PING",
             "453 2 RLOCK.RENEW d o5 3000",
             "703 2 PING",
@@ -276,15 +276,15 @@ fn a_renewal_without_an_answer_does_not_hold_up_the_others_for_long() {
     assert_eq!(
         timeline(&mut it, 900, 2, None),
         [
-            "1 2 RLOCK.RENEW c o4 3000 NOTIFY rlock:client:c",
-            "418 2 RLOCK.RENEW b o3 4563 NOTIFY rlock:client:c",
-            "834 2 RLOCK.RENEW d o5 10000 NOTIFY rlock:client:c",
+            "1 2 RLOCK.RENEW c o4 3000 NOTIFY rlock:client:c:2",
+            "418 2 RLOCK.RENEW b o3 4563 NOTIFY rlock:client:c:2",
+            "834 2 RLOCK.RENEW d o5 10000 NOTIFY rlock:client:c:2",
         ]
     );
     it.answers(2, "RLOCK.RENEW c", ":7\r\n");
     assert_eq!(
         it.actions(),
-        ["2 RLOCK.RENEW a o2 30000 NOTIFY rlock:client:c"]
+        ["2 RLOCK.RENEW a o2 30000 NOTIFY rlock:client:c:2"]
     );
     assert_eq!(it.endpoint.engine().metrics().late_renewals, 2);
 }
@@ -292,7 +292,7 @@ fn a_renewal_without_an_answer_does_not_hold_up_the_others_for_long() {
 /// A new connection asks for loss reports with its first renewal, which may be refused for that reason.
 #[test]
 fn a_hold_is_renewed_even_if_the_server_cannot_report_its_loss() {
-    let again = "2 RLOCK.RENEW k o2 3000 NOTIFY rlock:client:c";
+    let again = "2 RLOCK.RENEW k o2 3000 NOTIFY rlock:client:c:2";
     for (refusal, expected) in [
         ("QUEUEFULL x", &["0 2 RLOCK.RENEW k o2 3000"][..]),
         ("OOM x", &["0 2 RLOCK.RENEW k o2 3000"]),
@@ -333,7 +333,7 @@ fn a_hold_whose_slot_is_moving_is_renewed_without_notices() {
     it.actions();
     let mut renewed = timeline(&mut it, 1000, 4, None);
     renewed.retain(|line| !line.contains("CLUSTER"));
-    assert_eq!(renewed, [format!("1000 4 {attach} rlock:client:{{0}}:c")]);
+    assert_eq!(renewed, [format!("1000 4 {attach} rlock:client:{{0}}:c:4")]);
 }
 
 /// The rest of the old lease would cut the extension short.
@@ -353,7 +353,7 @@ fn a_hold_that_is_being_extended_is_attached_afterwards() {
         it.actions(),
         [
             "call 3: done",
-            "2 RLOCK.RENEW k o2 8499 NOTIFY rlock:client:c"
+            "2 RLOCK.RENEW k o2 8499 NOTIFY rlock:client:c:2"
         ]
     );
 }
