@@ -196,10 +196,10 @@ impl Call {
             && self.is_upgrade
             && !matches!(self.phase, Phase::Attaching(by) if by == connection)
             && hold.notices_by != connection
-            && let Some(request) = hold.attach_request(at.now)
+            && let Some(lease) = hold.next_lease(at.now)
         {
-            self.phase = Phase::Attaching(connection);
-            return Next::Send(request);
+            (self.phase, self.lease) = (Phase::Attaching(connection), lease);
+            return Next::Send(hold.attach_request(lease));
         }
         if self.live.is_none()
             && let Some((claims, fence)) = at.engine.lost_part(at.now, &at.work.claims)
@@ -242,9 +242,10 @@ impl Call {
     /// Sets the lease of the next request: the lease of its terms, or the rest of
     /// it.
     fn set_lease(&mut self, engine: &Engine, now: Instant) {
-        let live = self.hold(engine);
-        let taken = live.map_or(now, |hold| hold.taken);
-        let lease = self.terms.lease_at(taken, now);
+        let lease = match self.hold(engine) {
+            Some(hold) => hold.full_lease(now),
+            None => self.terms.lease_at(now, now),
+        };
         self.lease = lease.unwrap_or(self.terms.lease);
     }
 
@@ -316,10 +317,7 @@ impl Call {
 
     fn attached(&mut self, at: &mut Context<'_>, sent: Sent, result: Result<Reply, Fault>) -> Next {
         let live = self.hold(at.engine);
-        let asked = live.and_then(|hold| {
-            let asked = (hold.next_lease(sent.sent)?, hold.proof.fence());
-            Some((hold.proof.hold, asked))
-        });
+        let asked = live.map(|hold| (hold.proof.hold, (self.lease, hold.proof.fence())));
         let attached =
             asked.map(|(live, asked)| at.engine.attached(at.now, live, sent, asked, result));
         match attached {

@@ -283,14 +283,31 @@ impl Hold {
 
     /// The lease that a renewal asks for; none if too little time is left. A hold
     /// with a fixed lease is renewed only so that another connection reports its
-    /// loss. It asks for the rest of its lease, with the margin for clocks: the
-    /// server must not end it before its guards do.
+    /// loss: it asks for the rest of its lease.
     pub(super) fn next_lease(&self, now: Instant) -> Option<Duration> {
         if self.terms.renewed {
-            return self.terms.lease_at(self.taken, now);
+            return self.full_lease(now);
         }
-        let rest = (self.asked + self.granted) - now;
+        let rest = self.rest(now);
         (rest >= Duration::from_millis(1)).then_some(rest)
+    }
+
+    /// The lease of its terms, or the rest of a longer one; none once it may last no
+    /// longer.
+    pub(super) fn full_lease(&self, now: Instant) -> Option<Duration> {
+        let lease = self.terms.lease_at(self.taken, now)?;
+        Some(lease.max(self.rest(now)))
+    }
+
+    /// What is left of the lease that its guards count on, or will once the renewal in
+    /// progress is answered, with the margin for clocks. No request asks for less. The
+    /// server would carry it out, and it may never count: too few replicas know of it,
+    /// or its answer is lost. Then the guards would outlive their hold.
+    fn rest(&self, now: Instant) -> Duration {
+        let renewals = self.unanswered.iter();
+        let renewing = renewals.filter(|(sent, _)| self.renewing == Some(*sent));
+        let ends = renewing.map(|(_, until)| *until);
+        ends.fold(self.asked + self.granted, Instant::max) - now
     }
 
     /// Renews it for `lease`, raises the fence to at least `raise`, and publishes
@@ -312,16 +329,16 @@ impl Hold {
     }
 
     /// Asks the server to report a loss by the connection of this request, and to
-    /// bind a bound hold to it. None if too little of the hold is left.
-    pub(super) fn attach_request(&self, now: Instant) -> Option<Request> {
-        Some(Request::Renew {
+    /// bind a bound hold to it.
+    pub(super) fn attach_request(&self, lease: Duration) -> Request {
+        Request::Renew {
             claims: self.proof.claims.clone(),
-            terms: self.terms.lasting(self.next_lease(now)?),
+            terms: self.terms.lasting(lease),
             known: self.proof.fence(),
             raise: None,
             notify: true,
             value: None,
-        })
+        }
     }
 }
 

@@ -34,7 +34,7 @@ use crate::engine::instant::{Instant, LateChecks, STARVED};
 use crate::engine::node::Node;
 use crate::engine::request::{Renewal, Reply, Request, Requester, Sent};
 use crate::engine::terms::{Terms, Value, validity_end};
-use crate::engine::work::{Context, Input, Next, Task, Work};
+use crate::engine::work::{Context, Input, Next, Stage, Task, Work};
 use crate::engine::{Action, ConnectionState, Engine, Id, Outcome, Timer};
 use crate::error::{Error, Failure, Fault, Loss};
 
@@ -236,11 +236,8 @@ impl Engine {
             return self.wait_for_end(now, id);
         };
         let request = match attaches {
-            true => hold.attach_request(now),
-            false => Some(hold.renewal(lease, None, None)),
-        };
-        let Some(request) = request else {
-            return self.wait_for_end(now, id);
+            true => hold.attach_request(lease),
+            false => hold.renewal(lease, None, None),
         };
         let node = hold.node;
         hold.renewing = Some(now);
@@ -708,6 +705,11 @@ impl Extension {
 
     fn request(&mut self, engine: &mut Engine, now: Instant) -> Next {
         let loss = engine.loss(now, self.hold);
+        // Replicas are asked on another connection than for loss reports. So a shorter
+        // renewal that asks for these could arrive after this one.
+        let is_unordered = engine.holds.get(&self.hold).is_some_and(|hold| {
+            hold.terms.replicas > 0 && hold.renewing.is_some() && !engine.is_watched(hold)
+        });
         let Some(hold) = engine.holds.get_mut(&self.hold) else {
             return Next::End(Outcome::Failed(Error::Closed));
         };
@@ -716,7 +718,7 @@ impl Extension {
         hold.terms.lease = before.max(self.lease);
         let lease = match self.value {
             Some(_) => hold.next_lease(now),
-            None => hold.terms.lease_at(hold.taken, now),
+            None => hold.full_lease(now),
         };
         let (Some(lease), None) = (lease, loss) else {
             let loss = loss.unwrap_or(Loss::LeaseEnded);
@@ -734,6 +736,9 @@ impl Extension {
             && hold.lease_end() + late >= validity_end(now, self.lease)
         {
             return Next::End(Outcome::Done);
+        }
+        if is_unordered {
+            return Next::Wait(Stage::Pause(now + BUSY_PAUSE));
         }
         hold.raised = hold.raised.max(self.raise);
         self.asked = (lease, hold.proof.fence());

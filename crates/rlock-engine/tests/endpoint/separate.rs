@@ -1,8 +1,10 @@
 //! Renewals that replicas must acknowledge.
 
+use std::time::Duration;
+
 use rlock_engine::engine::terms::{Ask, Terms};
 
-use crate::played::{self, Played};
+use crate::played::{self, Played, push};
 
 fn granted() -> Played {
     let mut it = Played::connected();
@@ -307,4 +309,52 @@ fn an_upgrade_that_was_attached_to_an_earlier_connection_hides_no_loss() {
         did.contains(&"over: the server ended it".to_owned()),
         "{did:?}"
     );
+}
+
+/// The server has the lease that it was asked for last, whether its replicas know of it or not.
+#[test]
+fn a_renewal_that_replicas_do_not_know_of_leaves_no_guard_without_its_hold() {
+    let mut it = held(Ask::Exclusive);
+    it.passes(5_000);
+    it.extends(Duration::from_secs(300));
+    // The watchdog asks for as much.
+    it.passes(5_000);
+    let mut acknowledged = [1, 2].into_iter().chain(std::iter::repeat(1));
+    let mut until = it.now();
+    for _ in 0..60 {
+        let now = it.now();
+        it.answers_each(2, |asked| match asked.strip_prefix("RLOCK.RENEW k o ") {
+            Some(ms) => {
+                until = now + Duration::from_millis(ms.parse().unwrap());
+                ":7\r\n".to_owned()
+            }
+            None => format!(":{}\r\n", acknowledged.next().unwrap()),
+        });
+        assert!(it.proofs[0].valid_until().unwrap() <= until);
+        it.passes(1_000);
+    }
+    let did = it.did();
+    let failed = "call 3: only 1 of 2 replicas acknowledged it in time";
+    assert!(did.contains(&failed.to_owned()), "{did:?}");
+    assert!(it.proofs[0].is_live(it.now() + Duration::from_secs(200)));
+}
+
+/// It goes by the main connection, so it may come later.
+#[test]
+fn an_extension_for_replicas_waits_for_a_shorter_renewal_on_another_connection() {
+    let mut it = held(Ask::Exclusive);
+    let withdrawn = push(&["message", "rlock:client:c:1", "withdrawn 0 o k"]);
+    it.receives(1, withdrawn);
+    let attaches = "1 RLOCK.RENEW k o 30000 NOTIFY rlock:client:c:1";
+    it.passes(1);
+    assert_eq!(it.actions().pop().unwrap(), attaches);
+    it.extends(Duration::from_secs(300));
+    it.passes(1_000);
+    assert!(!it.has_sent("RENEW"));
+    it.answers(1, "RLOCK.RENEW", ":7\r\n");
+    for _ in 0..100 {
+        it.answers_each(2, |asked| usual_of(7, asked));
+        it.passes(10);
+    }
+    assert!(it.actions().contains(&"call 3: done".to_owned()));
 }

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use rlock_engine::engine::terms::{Lease, Terms};
+use rlock_engine::engine::instant::Instant;
+use rlock_engine::engine::terms::{Ask, Lease, Terms};
 
 use crate::played::{Played, push};
 
@@ -511,4 +512,71 @@ fn a_hold_that_is_over_when_its_slot_moves_is_reported() {
     it.actions();
     it.answers(3, "RLOCK.RENEW", "-MOVED 15495 m:7\r\n");
     assert!(it.did().contains(&"over: its lease ended".to_owned()));
+}
+
+/// `o` shares `k`. The server has refused to extend the hold, so renewals ask for less again. But one that was sent
+/// meanwhile asks for five minutes.
+fn refused_an_extension() -> Played {
+    let mut it = Played::connected();
+    it.asks_mode("k", Ask::Shared);
+    it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+    it.passes(6_000);
+    it.extends(seconds(300));
+    it.passes(4_500);
+    it.answers(1, "RLOCK.RENEW k o 300000", "-OOM no\r\n");
+    it.actions();
+    it
+}
+
+/// Until when the server has the hold after the next request.
+fn asks_until(it: &mut Played) -> Instant {
+    let lease = |line: &String| {
+        let (_, words) = line.split_once(" k o ")?;
+        words.split(' ').next()?.parse().ok()
+    };
+    for _ in 0..12_000 {
+        if let Some(ms) = it.actions().iter().find_map(lease) {
+            return it.now() + Duration::from_millis(ms);
+        }
+        it.passes(1);
+    }
+    panic!("nothing was asked");
+}
+
+/// The server may carry out a request whose answer is lost or does not count.
+#[test]
+fn no_request_asks_for_less_than_its_guards_count_on() {
+    let requests: [fn(&mut Played); 4] = [
+        |_| {},
+        |it| it.asks_mode("k", Ask::Shared),
+        Played::reconnects,
+        // The hold is attached first.
+        |it| {
+            it.reconnects();
+            it.asks_mode("k", Ask::Exclusive);
+        },
+    ];
+    for (number, requests) in requests.into_iter().enumerate() {
+        let mut it = refused_an_extension();
+        it.answers(1, "RLOCK.RENEW k o 300000", ":7\r\n");
+        requests(&mut it);
+        let until = asks_until(&mut it);
+        let counted = it.proofs[0].valid_until().unwrap();
+        assert!(
+            counted > it.now() + seconds(280) && counted <= until,
+            "{number}"
+        );
+    }
+}
+
+#[test]
+fn a_request_asks_for_as_much_as_the_renewal_before_it() {
+    let mut it = refused_an_extension();
+    it.asks_mode("k", Ask::Shared);
+    let until = asks_until(&mut it);
+    it.abandons(4);
+    it.answers(1, "RLOCK.RENEW k o 300000", ":7\r\n");
+    it.answers(1, "RLOCK.ACQUIRE k o", ":7\r\n");
+    let counted = it.proofs[0].valid_until().unwrap();
+    assert!(counted > it.now() + seconds(280) && counted <= until);
 }
