@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"reflect"
 	"strconv"
@@ -37,6 +38,7 @@ type Client struct {
 	timer       *time.Timer
 	due         uint64
 	closing     *closing // What all calls to Close wait for; nil before the first.
+	isEnding    bool     // Connections that the engine disconnects still have something to write.
 	isClosed    bool
 	callbacks   []func()      // The next calls of the logger and of the user's functions.
 	calling     chan struct{} // Closed when the goroutine that makes these calls has finished; nil without one.
@@ -204,7 +206,9 @@ func (c *Client) step() {
 		case acWrite:
 			c.connections[a.connection].write(a.bytes)
 		case acClose:
-			c.connections[a.connection].end()
+			if !c.isEnding {
+				c.connections[a.connection].end()
+			}
 			delete(c.connections, a.connection)
 		case acNote:
 			level, text := levels[a.level], a.text
@@ -435,9 +439,8 @@ func (c *Client) close(ctx context.Context) error {
 	event.flush(flush.number)
 	_, err := c.wait(ctx, flush)
 	c.mu.Lock()
-	// What the engine disconnects now may still have releases to write.
-	connections := c.connections
-	c.connections = map[uint64]*connection{}
+	connections := maps.Clone(c.connections)
+	c.isEnding = true
 	c.event().closed()
 	c.step()
 	c.isClosed = true

@@ -1070,7 +1070,40 @@ func TestCloseWithAnEndedContextAndAListener(t *testing.T) {
 	cancel()
 	began := time.Now()
 	is(t, c.Close(ended), context.Canceled)
-	isTrue(t, time.Since(began) < 1800*time.Millisecond, time.Since(began))
+	isTrue(t, time.Since(began) < 1900*time.Millisecond, time.Since(began))
+}
+
+// TestCloseBehindRequests: what waits for the answer to another request is released, too.
+func TestCloseBehindRequests(t *testing.T) {
+	t.Parallel()
+	s := start(t, "one")
+	ended, cancel := context.WithCancel(background)
+	cancel()
+	other := connect(t, s.URL, Options{})
+	for name, request := range map[string]func(*Client, *Activity, *Hold){
+		"upgrade that waits":     func(_ *Client, _ *Activity, hold *Hold) { hold.Upgrade(background) },
+		"extension":              func(_ *Client, _ *Activity, hold *Hold) { hold.Extend(background, time.Hour) },
+		"call of the same owner": func(c *Client, in *Activity, _ *Hold) { c.Lock(background, "k", Shared(), In(in)) },
+	} {
+		reader := must(other.Lock(background, "k", Shared()))(t)
+		c := connect(t, s.URL, Options{})
+		in := c.Activity()
+		hold := must(c.Lock(background, "k", Shared(), In(in), Lease(time.Hour)))(t)
+		resume := func() {}
+		if !strings.Contains(name, "waits") {
+			resume = s.pause(t)
+		}
+		go request(c, in, hold)
+		if strings.Contains(name, "waits") {
+			eventually(t, "it waits", func() bool { return isQueued(t, s.port(), "k", 1) })
+		} else {
+			time.Sleep(50 * time.Millisecond)
+		}
+		time.AfterFunc(100*time.Millisecond, resume)
+		_ = c.Close(ended) // Its error depends on what it sees first.
+		done(t, reader.Release(background))
+		eventually(t, name+" leaves nothing", func() bool { return isFree(t, s.port(), "k") })
+	}
 }
 
 // TestCloses: the calls end together, when the context of one of them ends, and have the same error.

@@ -523,7 +523,8 @@ impl World<'_> {
         self.left_until = self.left_until.max(until);
     }
 
-    pub(crate) fn closes(&mut self, client: usize) {
+    /// Releases all, and waits for the flush until then.
+    pub(crate) fn closes(&mut self, client: usize, limit: u64) {
         let now = self.now;
         let this = &mut self.clients[client];
         if std::mem::replace(&mut this.is_closing, true) {
@@ -538,7 +539,7 @@ impl World<'_> {
         }
         self.tell(client, &Event::LeaveAll {});
         self.calls(client, What::Flush, NONE, 1, |call| Event::Flush { call });
-        self.closes_by(client, 20 * SECOND);
+        self.closes_by(client, limit);
     }
 
     pub(crate) fn has_closed(&mut self, client: usize) {

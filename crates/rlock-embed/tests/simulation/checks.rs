@@ -4,7 +4,7 @@ use rlock_testkit::core::store::Stored;
 
 use crate::calls::{Guard, LIMIT, What};
 use crate::hosts::{KEYS, name};
-use crate::steps::Cut;
+use crate::steps::{Cut, Step};
 use crate::world::{CLIENTS, MS, SECOND, World};
 
 /// A message that no fault affects takes at most this long.
@@ -400,9 +400,7 @@ impl World<'_> {
         }
         self.run_for(SECOND)?;
         self.has_ended()?;
-        for client in 0..CLIENTS {
-            self.closes(client);
-        }
+        self.closes_all()?;
         self.run_for(21 * SECOND)?;
         let mut open = self.clients.iter().filter(|it| it.number > 0);
         let is_closed = open.all(|it| it.open.is_empty());
@@ -411,6 +409,53 @@ impl World<'_> {
             true => Ok(()),
             false => Err("connections are left".to_owned()),
         }
+    }
+
+    /// Clients close in the middle of something, and leave nothing, whether they wait for the servers or not.
+    fn closes_all(&mut self) -> Result<(), String> {
+        for _ in 0..10 {
+            self.calls_something();
+            let time = self.below(20 * MS);
+            self.run_for(time)?;
+        }
+        for _ in 0..2 * CLIENTS {
+            self.calls_something();
+        }
+        for client in 0..CLIENTS {
+            let limit = self.below(2) * 20 * SECOND;
+            self.closes(client, limit);
+        }
+        self.run_for(200 * MS)?;
+        self.servers_are_unused()
+    }
+
+    fn calls_something(&mut self) {
+        let random = self.below(u64::MAX);
+        let [what, who, which, how, long, more, ..] = random.to_le_bytes();
+        let mut step = Step::decode([what % 29, who, which, how, long, more]);
+        match &mut step {
+            // Nobody meddles.
+            Step::Upgrade { then, .. } => *then = 0,
+            // Nothing stays taken.
+            Step::Release { least, .. } => *least = None,
+            Step::Ask(asked) if self.kind.is_quorum() => {
+                (asked.mode, asked.value, asked.terms.replicas) = (0, None, 0);
+                asked.keys = &["a"];
+            }
+            _ => {}
+        }
+        self.says(|| format!("{step:?}"));
+        self.step(&step);
+    }
+
+    fn servers_are_unused(&mut self) -> Result<(), String> {
+        for it in &mut self.hosts {
+            it.server.set_time(self.now);
+            if it.server.is_master && !it.server.is_unused() {
+                return Err(format!("left on a server: {:?}", it.server.core.store));
+            }
+        }
+        Ok(())
     }
 
     fn has_ended(&mut self) -> Result<(), String> {
@@ -424,11 +469,8 @@ impl World<'_> {
                 ));
             }
         }
-        for it in &mut self.hosts {
-            it.server.set_time(self.now);
-            if it.server.is_master && !it.server.is_unused() {
-                return Err(format!("left on a server: {:?}", it.server.core.store));
-            }
+        self.servers_are_unused()?;
+        for it in &self.hosts {
             let mut sessions = it.server.sessions.iter();
             let observes = sessions.find(|it| !it.1.values.is_empty());
             if let Some((session, it)) = observes.filter(|_| it.server.is_master) {

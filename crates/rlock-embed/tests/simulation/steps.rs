@@ -566,7 +566,11 @@ impl World<'_> {
             Step::Err { client, how, which } => self.errs(*client, *how, *which),
             Step::Die { client } if self.may_begin() => self.dies(*client),
             Step::Close { client } if self.may_begin() && self.is_running(*client) => {
-                self.closes(*client);
+                let limit = match self.is_scripted {
+                    true => 20 * SECOND,
+                    false => [20 * SECOND, 10 * MS, 0][self.below(3) as usize],
+                };
+                self.closes(*client, limit);
             }
             fault => self.interferes(fault),
         }

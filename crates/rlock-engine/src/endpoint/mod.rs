@@ -437,6 +437,8 @@ pub struct Endpoint {
     source: Source,
     main_connections: BTreeMap<Node, MainConnection>,
     connections: BTreeMap<ConnectionId, Connection>,
+    /// What is still to be written by the connections that were there at the end.
+    last_output: BTreeMap<ConnectionId, Vec<u8>>,
     questions: BTreeMap<Id, Question>,
     /// The observed keys, and the key of each observer.
     watches: BTreeMap<Arc<[u8]>, Watch>,
@@ -487,6 +489,7 @@ impl Endpoint {
             source,
             main_connections: BTreeMap::new(),
             connections: BTreeMap::new(),
+            last_output: BTreeMap::new(),
             questions: BTreeMap::new(),
             watches: BTreeMap::new(),
             paused_watches: BTreeSet::new(),
@@ -554,6 +557,8 @@ impl Endpoint {
     pub fn take_output(&mut self, connection: ConnectionId, empty: &mut Vec<u8>) {
         if let Some(connection) = self.connections.get_mut(&connection) {
             std::mem::swap(&mut connection.output, empty);
+        } else if let Some(output) = self.last_output.remove(&connection) {
+            *empty = output;
         }
     }
 
@@ -731,7 +736,8 @@ impl Endpoint {
     /// Sends a request by a connection. If the connection has already ended,
     /// the request fails as if the connection ended now.
     fn send(&mut self, now: Instant, id: Id, main: ConnectionId, request: Request) {
-        if request.is_separate() {
+        // No separate connection would open in time, and nobody needs its answer.
+        if request.is_separate() && !self.is_closed {
             return self.send_separately(now, id, main, request);
         }
         let Some(connection) = self.connections.get_mut(&main) else {
@@ -789,8 +795,11 @@ impl Endpoint {
 
     fn close(&mut self, now: Instant) {
         self.is_closed = true;
-        for (connection, _) in std::mem::take(&mut self.connections) {
-            self.actions.push_back(Action::Close { connection });
+        self.engine.handle(now, engine::Event::Closed);
+        self.follow_engine(now);
+        for (id, connection) in std::mem::take(&mut self.connections) {
+            self.actions.push_back(Action::Close { connection: id });
+            self.last_output.insert(id, connection.output);
         }
         self.timers.clear();
         self.separate.clear();
@@ -800,7 +809,6 @@ impl Endpoint {
         for (call, _) in std::mem::take(&mut self.questions) {
             self.resolve(call, Outcome::Failed(Error::Closed));
         }
-        self.engine.handle(now, engine::Event::Closed);
     }
 
     fn new_connection(

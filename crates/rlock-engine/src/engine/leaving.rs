@@ -5,6 +5,7 @@
 //! Repeating any of these is harmless: the server answers nil if the hold is
 //! already gone, and never changes another owner's hold.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::engine::claims::Claims;
@@ -160,6 +161,37 @@ impl Engine {
             if let Some(hold) = self.holds.get_mut(&id) {
                 hold.guards = 1;
                 self.leave(now, id, ask);
+            }
+        }
+    }
+
+    /// There will be no answers: ends all calls, and sends what waits for its turn
+    /// behind the requests in progress. The server carries out the requests of one
+    /// connection in their order.
+    pub(super) fn leave_without_turns(&mut self, now: Instant) {
+        let works = self.works.iter();
+        let works = works.map(|(id, work)| (*id, work.progress.order));
+        let works: Vec<_> = in_order(works, |_, order| *order).collect();
+        for (call, _) in &works {
+            let work = self.works.get(call);
+            if work.is_some_and(|work| work.progress.is_awaited) {
+                self.resolve(*call, Outcome::Failed(Error::Closed));
+                self.abandon(now, *call);
+            }
+        }
+        let mut released = BTreeSet::new();
+        for (id, _) in works {
+            let Some(work) = self.works.get(&id).filter(|work| work.is_clean_up()) else {
+                continue;
+            };
+            let is_first = match &work.task {
+                Task::Leave(leaving) => released.insert(leaving.hold),
+                _ => true,
+            };
+            let waits = matches!(work.progress.stage, Stage::Turn | Stage::Pause(_));
+            let connection = self.connection(work.progress.node);
+            if is_first && waits && matches!(connection, ConnectionState::Up { .. }) {
+                self.advance(now, id);
             }
         }
     }

@@ -458,6 +458,12 @@ impl Engine {
     fn closed(&mut self, now: Instant) {
         self.is_closed = true;
         for state in &mut self.nodes {
+            if !matches!(state.connection, ConnectionState::Up { .. }) {
+                state.connection = ConnectionState::Closed;
+            }
+        }
+        self.leave_without_turns(now);
+        for state in &mut self.nodes {
             state.connection = ConnectionState::Closed;
             state.works.clear();
         }
@@ -467,13 +473,8 @@ impl Engine {
         if self.is_leaving {
             self.end_all(now);
         }
-        let works = std::mem::take(&mut self.works);
-        for (call, work) in in_order(works, |_, work| work.progress.order) {
-            if work.progress.is_awaited {
-                self.resolve(call, Outcome::Failed(Error::Closed));
-            }
-        }
-        // No connection is left for pending releases.
+        self.works.clear();
+        // Nobody learns whether they were released.
         let left = self.holds.iter().filter(|(_, hold)| hold.guards == 0);
         for hold in left.map(|(id, _)| *id).collect::<BTreeSet<_>>() {
             self.release_is_cut_off(now, hold);

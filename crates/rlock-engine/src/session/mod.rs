@@ -387,11 +387,8 @@ impl Session {
     pub fn handle(&mut self, now: Instant, event: Event<'_>) {
         self.now = now;
         if matches!(event, Event::Closed) {
-            // Nothing more is cleaned up, and the endpoint knows nothing of a pause.
-            self.end_calls(|it| match it {
-                Progress::Several(locking) => locking.paused.is_some(),
-                it => matches!(it, Progress::Flush),
-            });
+            // The keys that such a call has so far are released. Nothing more is cleaned up.
+            self.end_calls(|it| matches!(it, Progress::Several(_) | Progress::Flush));
         }
         self.endpoint.handle(now, event);
     }

@@ -3,6 +3,7 @@
 //! It has no I/O and no clock, so a test says when a connection is open, which
 //! bytes arrive, and how much time passes.
 
+mod closing;
 mod cluster;
 mod cost;
 mod earlier;

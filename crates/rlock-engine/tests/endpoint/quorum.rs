@@ -1301,8 +1301,10 @@ fn nothing_begins_after_the_end_of_a_quorum() {
         extend 2 60000
         leave : call 4: {CLOSED}; call 5: {CLOSED}; over 2: it was released; over 3: it was released
         lock : call 7: {CLOSED}
-        answers 123 : 123 RENEW 60000; 1 RELEASE FENCE 51; call 6: {RELEASED}; 23 RELEASE FENCE 51
-        passes 1000"
+        answers 123 : 123 RENEW 60000; 1 RELEASE FENCE 51; call 6: {CLOSED}; 23 RELEASE FENCE 51
+        passes 1000
+        drop 2
+        drop 3"
     ));
     assert!(it.quorum.is_empty());
     it.plays(&format!(
@@ -1312,7 +1314,7 @@ fn nothing_begins_after_the_end_of_a_quorum() {
         lock key=l : 213 ACQUIRE l o 30000
         lock key=l
         lock : 123 RENEW 30000 FENCE 51
-        close : call 3: {CLOSED}; call 4: {CLOSED}; call 5: {CLOSED}; 123 close
+        close : call 3: {CLOSED}; call 4: {CLOSED}; call 5: {CLOSED}; 1 RELEASE l o; 1 close; 2 RELEASE l o; 2 close; 3 RELEASE l o; 3 close
         connect : call 6: {CLOSED}
         flush : call 7: done
         lock : call 8: {CLOSED}
@@ -1321,6 +1323,33 @@ fn nothing_begins_after_the_end_of_a_quorum() {
     assert!(it.quorum.endpoint().is_closed() && it.held().0 > Duration::from_secs(20));
     it.plays(&format!("release 2 : call 10: {CLOSED}"));
     assert!(!it.quorum.is_known(TWO));
+}
+
+/// Unless a guard was lost before, as with one server.
+#[test]
+fn nothing_is_lost_by_the_end_of_a_quorum() {
+    let mut it = plays(&format!(
+        "holds
+        leave : over 2: it was released; 321 RELEASE FENCE 51
+        extend 2 9000 : call 3: {CLOSED}
+        release 2 : call 4: {CLOSED}"
+    ));
+    assert!(it.quorum.is_empty());
+    it.plays(
+        "holds fixed=3000
+        passes 3000 : over 2: its lease ended; 123 RELEASE FENCE 51
+        leave
+        release 2 : call 3: the lock was lost: its lease ended",
+    );
+    assert!(it.quorum.is_empty());
+    // What cannot be answered is sent at the end.
+    it.plays(&format!(
+        "holds
+        silent 123
+        extend 2 60000 : 123 RENEW 60000
+        leave : over 2: it was released
+        close : call 3: {CLOSED}; 1 RELEASE FENCE 51; 1 close; 2 RELEASE FENCE 51; 2 close; 3 RELEASE FENCE 51; 3 close"
+    ));
 }
 
 #[test]

@@ -458,9 +458,11 @@ fn all_waits_end_when_there_will_be_no_more_connections() {
     it.handle(Event::Closed);
     let closed = "the client has been closed, or its runtime shut down";
     let expected = [
+        &format!("call 2: {closed}"),
+        "1 RLOCK.CANCEL a o2",
+        "1 RLOCK.RELEASE a o2 ALL",
         "close 1",
         &format!("call 3: {closed}"),
-        &format!("call 2: {closed}"),
     ];
     assert_eq!(it.actions(), expected);
     it.asks("c");

@@ -293,11 +293,13 @@ impl Quorum {
             self.fail(call, Error::Closed);
         }
         for hold in self.holds.keys().copied().collect::<Vec<_>>() {
-            self.over(hold, Loss::Released);
-            let contacts = self.end(now, hold);
-            self.members.leave_all(now, contacts);
+            // Its guards say why it was lost.
+            if self.look_at(now, hold) {
+                self.over(hold, Loss::Released);
+                let contacts = self.end(now, hold);
+                self.members.leave_all(now, contacts);
+            }
         }
-        self.guards.clear();
         self.members.each(|session| session.leave_all(now));
         self.settle(now);
     }
@@ -970,7 +972,11 @@ impl Quorum {
         asked.forget(now, &mut self.members);
         self.look_at(now, hold);
         let Some(it) = self.holds.get_mut(&hold) else {
-            return self.fail(call, Error::Lost(Loss::Released));
+            let released = match self.is_leaving {
+                true => Error::Closed,
+                false => Error::Lost(Loss::Released),
+            };
+            return self.fail(call, released);
         };
         if let Some(loss) = it.proof.end_of(now) {
             return self.fail(call, Error::Lost(loss));
@@ -995,7 +1001,11 @@ impl Quorum {
             return self.fail(call, Error::Lost(Loss::Released));
         };
         self.look_at(now, hold);
-        let loss = self.holds.get(&hold).and_then(|it| it.proof.loss(now));
+        // The end of the client releases it.
+        let Some(it) = self.holds.get(&hold) else {
+            return self.fail(call, Error::Closed);
+        };
+        let (loss, lease) = (it.proof.loss(now), it.terms.lease);
         if !self.is_last_guard(guard, hold) {
             // The others see the loss by themselves.
             return match loss {
@@ -1003,10 +1013,7 @@ impl Quorum {
                 None => self.resolve(call, Outcome::Done),
             };
         }
-        let Some(it) = self.holds.get(&hold) else {
-            return self.fail(call, Error::Lost(Loss::Released));
-        };
-        let mut asked = Asked::begin(now, it.terms.lease);
+        let mut asked = Asked::begin(now, lease);
         let usable = self.members.usable(now, None);
         // The rest is asked first, and the gate last.
         for mut contact in self.end(now, hold).into_iter().rev() {

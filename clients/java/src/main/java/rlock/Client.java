@@ -300,12 +300,11 @@ public final class Client implements AutoCloseable {
         if (isEnded) {
             return;
         }
-        // The releases may not have been written yet.
-        flush();
         // The engine closes its connections now, but the servers have not read everything yet.
         leaving.addAll(connections.values());
-        connections.clear();
         handle(Format.closed(new Writer()));
+        // The releases may not have been written yet.
+        flush();
         isEnded = true;
         leaving.forEach(Connection::leave);
         flush();
@@ -596,7 +595,7 @@ public final class Client implements AutoCloseable {
                     break;
                 case Action.CLOSE:
                     var closed = connections.remove(it.connection);
-                    if (closed != null) {
+                    if (closed != null && !leaving.contains(closed)) {
                         closed.close();
                     }
                     break;
