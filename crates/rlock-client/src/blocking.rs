@@ -30,6 +30,7 @@ use tokio::runtime::Handle;
 #[cfg(feature = "quorum")]
 use crate::QuorumBuilder;
 use crate::client_builder::on_thread;
+use crate::pump::now;
 use crate::{
     Answer, Change, ClientBuilder, Contended, Counters, Elected, Error, Exclusive, Info, Kind,
     Leader, Loss, Metrics, Owner, Permit, Servers, Several, Shared, Terms, Write,
@@ -427,8 +428,8 @@ pub type ChangeError = crate::ChangeError<ReadGuard>;
 impl<K: Kind> Guard<K> {
     /// Reports its loss; see [`crate::Guard::loss`].
     pub fn loss(&self) -> LossSignal {
-        let (signal, runtime) = (self.guard.loss(), self.runtime.clone());
-        LossSignal { signal, runtime }
+        let signal = self.guard.loss();
+        LossSignal { signal }
     }
 
     /// Extends the hold to at least `lease` from now.
@@ -630,7 +631,6 @@ impl Iterator for Changes {
 #[derive(Clone, Debug)]
 pub struct LossSignal {
     signal: crate::LossSignal,
-    runtime: Handle,
 }
 
 impl LossSignal {
@@ -639,8 +639,14 @@ impl LossSignal {
         self.signal.now()
     }
 
-    /// Blocks until the lock is lost.
-    pub fn wait(self) -> Loss {
-        run(&self.runtime, self.signal)
+    /// Blocks until the lock is lost, with or without the client.
+    pub fn wait(mut self) -> Loss {
+        let waker = Waker::from(Arc::new(Parked(thread::current())));
+        loop {
+            match self.signal.look(&waker) {
+                Ok(loss) => return loss,
+                Err(until) => thread::park_timeout(until - now()),
+            }
+        }
     }
 }

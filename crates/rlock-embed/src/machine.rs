@@ -338,7 +338,7 @@ impl Machine {
                 why: why.into(),
             },
             // The host reads the time that remains from the machine.
-            Action::Ended { .. } => return,
+            Action::Ended { .. } | Action::Wake { .. } => return,
             Action::Observed { call, change } => {
                 let leader = change.leader.as_ref().map(|it| Leader {
                     fence: Fence(it.fence),

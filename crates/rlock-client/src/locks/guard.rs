@@ -3,12 +3,14 @@
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use rlock_engine::engine::claims::Owner;
+use rlock_engine::engine::instant::Instant;
 use rlock_engine::engine::proof::Proof;
 use rlock_engine::error::{Error, Loss};
+use tokio::runtime::{self, Handle};
 use tokio::time::Sleep;
 
 use crate::locks::Granted;
@@ -492,15 +494,22 @@ pub(crate) mod sealed {
 pub struct LossSignal {
     /// At least one; several for several keys that are held one by one.
     parts: Vec<Part>,
+    /// It has its own timer, so it does not depend on another task to notice the
+    /// end of a lease.
+    timer: Option<Timer>,
 }
 
-/// It has its own timer, so it does not depend on another task to notice the
-/// end of a lease.
 struct Part {
     proof: Arc<Proof>,
     /// Its place among those who wait.
     place: u64,
-    timer: Option<Pin<Box<Sleep>>>,
+}
+
+struct Timer {
+    until: Instant,
+    /// A timer must not be polled after the end of its runtime.
+    runtime: runtime::Id,
+    sleep: Pin<Box<Sleep>>,
 }
 
 impl LossSignal {
@@ -508,10 +517,9 @@ impl LossSignal {
         let parts = proofs.into_iter().map(|proof| Part {
             proof: Arc::clone(proof),
             place: 0,
-            timer: None,
         });
-        let parts = parts.collect();
-        Self { parts }
+        let (parts, timer) = (parts.collect(), None);
+        Self { parts, timer }
     }
 
     /// What it would resolve with now; `None` while the lock is held.
@@ -529,6 +537,32 @@ impl LossSignal {
         let now = now();
         first(self.parts.iter().map(|part| part.proof.end_of(now)))
     }
+
+    /// What it resolves with; or when to look again, unless `waker` is woken before.
+    pub(crate) fn look(&mut self, waker: &Waker) -> Result<Loss, Instant> {
+        for part in &mut self.parts {
+            part.proof.wait(&mut part.place, waker);
+        }
+        if let Some(loss) = self.now() {
+            return Ok(loss);
+        }
+        let ends = self.parts.iter().map(|part| part.proof.valid_until());
+        // What is over by now has none, which is the least.
+        Err(ends.min().flatten().unwrap_or_default())
+    }
+
+    /// A timer of this runtime that rings then.
+    fn timer_at(&mut self, until: Instant) -> Pin<&mut Sleep> {
+        let runtime = Handle::current().id();
+        let known = self.timer.take();
+        let known = known.filter(|it| (it.until, it.runtime) == (until, runtime));
+        let timer = self.timer.insert(known.unwrap_or_else(|| Timer {
+            until,
+            runtime,
+            sleep: Box::pin(tokio::time::sleep_until(timer(until))),
+        }));
+        timer.sleep.as_mut()
+    }
 }
 
 /// The first loss, or else that one was released.
@@ -541,35 +575,16 @@ impl Future for LossSignal {
     type Output = Loss;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Loss> {
-        let parts = self.get_mut().parts.iter_mut();
-        match first(parts.map(|part| part.poll(context))) {
-            Some(loss) => Poll::Ready(loss),
-            None => Poll::Pending,
-        }
-    }
-}
-
-impl Part {
-    fn poll(&mut self, context: &mut Context<'_>) -> Option<Loss> {
-        self.proof.wait(&mut self.place, context.waker());
+        let this = self.get_mut();
         loop {
-            if let Some(end) = self.proof.end_of(now()) {
-                return Some(end);
-            }
-            // None is over, which the next look tells.
-            let Some(until) = self.proof.valid_until() else {
-                continue;
+            let until = match this.look(context.waker()) {
+                Ok(loss) => return Poll::Ready(loss),
+                Err(until) => until,
             };
-            let rings = timer(until);
-            let timer = self
-                .timer
-                .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(rings)));
-            if timer.deadline() < rings {
-                timer.as_mut().reset(rings);
+            if this.timer_at(until).poll(context).is_pending() {
+                return Poll::Pending;
             }
-            if timer.as_mut().poll(context).is_pending() {
-                return None;
-            }
+            this.timer = None;
         }
     }
 }

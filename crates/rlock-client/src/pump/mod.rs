@@ -88,6 +88,7 @@ struct Untaken {
 enum Later {
     Wake(Waker),
     Over(Arc<Proof>, Loss),
+    Look(Arc<Proof>),
     Occurred(Occurrence),
     Note(Note),
     End(Peer),
@@ -243,6 +244,7 @@ impl State {
             },
             Action::Observed { call, change } => observed(core, call, Ok(change)),
             Action::Ended { proof, why } => Some(Later::Over(proof, why)),
+            Action::Wake { proof } => Some(Later::Look(proof)),
             // The proofs of a guard show it.
             Action::Over { .. } => None,
             Action::Occurred { occurrence, .. } => Some(Later::Occurred(occurrence)),
@@ -262,6 +264,7 @@ impl State {
                 }
                 proof.wake();
             }
+            Later::Look(proof) => proof.wake(),
             Later::Occurred(occurrence) => {
                 if let Some(listener) = &self.listener {
                     listener.hear(&occurrence);

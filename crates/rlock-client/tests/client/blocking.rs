@@ -113,6 +113,28 @@ fn who_waits_for_a_loss_hears_that_the_client_was_closed() {
     assert!(!guard.is_valid());
 }
 
+/// Nobody renews what was forgotten, and the client's thread has ended.
+#[test]
+fn a_loss_is_waited_for_without_the_client() {
+    let (_tests, _server, client) = connected();
+    let terms = Terms::new().lease(Duration::from_secs(1)).unwrap();
+    let permits = client.semaphore("k", 3).with(terms).acquire().unwrap();
+    let loss = permits.loss();
+    permits.forget();
+    let before = thread::spawn({
+        let loss = loss.clone();
+        move || loss.wait()
+    });
+    thread::sleep(WAIT);
+    drop(client);
+    thread::sleep(5 * WAIT);
+    assert_eq!(loss.now(), None);
+    let after = thread::spawn(move || loss.wait());
+    for waits in [before, after] {
+        assert_eq!(waits.join().unwrap(), Loss::LeaseEnded);
+    }
+}
+
 #[test]
 fn a_guard_that_outlives_its_client_is_released_all_the_same() {
     let (tests, server, client) = connected();

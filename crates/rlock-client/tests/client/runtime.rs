@@ -86,6 +86,81 @@ async fn a_call_ends_behind_a_release_that_its_client_s_runtime_has_ended_before
     assert!(matches!(outcome, Ok(Err(Error::Closed))), "{outcome:?}");
 }
 
+/// The connection to which it is bound ends with the runtime.
+#[tokio::test]
+async fn a_bound_hold_is_lost_after_its_grace_if_its_client_s_runtime_has_ended() {
+    let server = Server::start().await;
+    for grace in [Duration::ZERO, Duration::from_secs(1)] {
+        let url = server.url();
+        let (guard, end) = elsewhere(async move || {
+            let client = Client::connect(&url).await.unwrap();
+            let terms = Terms::new().bound(grace).unwrap();
+            client.mutex("k").with(terms).lock().await.unwrap()
+        })
+        .await;
+        let works = guard.run(async {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            end();
+            std::future::pending::<()>().await;
+        });
+        let waits = tokio::spawn(guard.loss());
+        let outcomes = async { tokio::join!(works, waits) };
+        let (worked, waited) = tokio::time::timeout(PATIENCE, outcomes).await.unwrap();
+        assert_eq!(worked.unwrap_err(), Loss::LeaseEnded);
+        assert_eq!(waited.unwrap(), Loss::LeaseEnded);
+        assert_eq!(guard.loss().await, Loss::LeaseEnded);
+        let next = server
+            .client()
+            .await
+            .mutex("k")
+            .lock_timeout(PATIENCE)
+            .await;
+        next.unwrap().unwrap().release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_loss_is_waited_for_on_another_runtime_if_the_first_one_has_ended() {
+    let server = Server::start().await;
+    let url = server.url();
+    let ((guard, loss), end) = elsewhere(async move || {
+        let client = Client::connect(&url).await.unwrap();
+        let terms = Terms::new().lease(Duration::from_secs(1)).unwrap();
+        let guard = client.mutex("k").with(terms).lock().await.unwrap();
+        let mut loss = guard.loss();
+        let brief = tokio::time::timeout(Duration::from_millis(20), &mut loss);
+        assert!(brief.await.is_err());
+        (guard, loss)
+    })
+    .await;
+    end();
+    let lost = tokio::time::timeout(PATIENCE, loss).await.unwrap();
+    assert_eq!(lost, Loss::LeaseEnded);
+    assert!(!guard.is_valid());
+}
+
+#[cfg(feature = "quorum")]
+#[tokio::test]
+async fn a_bound_hold_of_a_quorum_is_lost_after_its_grace_if_the_runtime_has_ended() {
+    let members = crate::quorum::Members::start(3).await;
+    for grace in [Duration::ZERO, Duration::from_secs(1)] {
+        let urls = members.urls();
+        let builder = rlock_client::Quorum::builder().any_grace();
+        let (guard, end) = elsewhere(async move || {
+            let quorum = builder.connect(urls).await.unwrap();
+            let terms = Terms::new().bound(grace).unwrap();
+            quorum.mutex("k").with(terms).lock().await.unwrap()
+        })
+        .await;
+        let waits = tokio::spawn(guard.loss());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        end();
+        let lost = tokio::time::timeout(PATIENCE, waits).await.unwrap();
+        assert_eq!(lost.unwrap(), Loss::LeaseEnded);
+        assert!(!guard.is_valid());
+    }
+}
+
 #[cfg(feature = "quorum")]
 #[tokio::test]
 async fn the_calls_of_a_quorum_end_with_its_runtime() {

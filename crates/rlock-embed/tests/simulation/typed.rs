@@ -250,7 +250,7 @@ impl Typed {
                     _ => Ending::Released,
                 },
             },
-            Action::Ended { .. } => return,
+            Action::Ended { .. } | Action::Wake { .. } => return,
             Action::Observed { call, change } => {
                 let leader = change.leader.as_ref().map(|it| Leader {
                     fence: Fence(it.fence),

@@ -202,6 +202,12 @@ pub enum Action {
         /// How it ended.
         why: Loss,
     },
+    /// Wake the tasks that wait for the end of what was granted by one request: it
+    /// may come sooner, and no action tells of it.
+    Wake {
+        /// What was granted.
+        proof: Arc<Proof>,
+    },
     /// Tell the listener. Without one, this is only a risk.
     Occurred {
         /// The guard that it concerns.
@@ -386,11 +392,20 @@ impl Session {
     /// Takes an event of a connection or of time.
     pub fn handle(&mut self, now: Instant, event: Event<'_>) {
         self.now = now;
-        if matches!(event, Event::Closed) {
+        let is_closed = matches!(event, Event::Closed);
+        if is_closed {
             // The keys that such a call has so far are released. Nothing more is cleaned up.
             self.end_calls(|it| matches!(it, Progress::Several(_) | Progress::Flush));
         }
         self.endpoint.handle(now, event);
+        if is_closed {
+            // What is bound ends sooner, and nothing more happens here.
+            let grants = self.guards.values().flat_map(Guard::grants);
+            let awaited = grants.filter(|it| it.proof.is_awaited());
+            let proofs = awaited.map(|it| Arc::clone(&it.proof));
+            self.actions
+                .extend(proofs.map(|proof| Action::Wake { proof }));
+        }
     }
 
     /// Ends these calls with [`Error::Closed`].

@@ -191,7 +191,8 @@ impl Members {
                     // The lock is at risk and lost only with its majority.
                     Action::Note(Note::AtRisk { .. })
                     | Action::Occurred { .. }
-                    | Action::Ended { .. } => continue,
+                    | Action::Ended { .. }
+                    | Action::Wake { .. } => continue,
                     Action::Note(_) | Action::Observed { .. } => {}
                 }
                 actions.push_back(action);

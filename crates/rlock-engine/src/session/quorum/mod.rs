@@ -371,6 +371,15 @@ impl Quorum {
         }
         self.members
             .each(|session| session.handle(now, Event::Closed));
+        // What is bound ends sooner.
+        for hold in self.holds.keys().copied().collect::<Vec<_>>() {
+            if self.look_at(now, hold)
+                && let Some(it) = self.holds.get(&hold)
+            {
+                let proof = Arc::clone(&it.proof);
+                self.actions.push_back(Action::Wake { proof });
+            }
+        }
     }
 
     /// Carries out what the members' sessions ask for, and what is due.
