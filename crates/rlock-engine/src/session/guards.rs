@@ -7,7 +7,7 @@ use crate::engine::Id;
 use crate::engine::instant::Instant;
 use crate::engine::proof::Proof;
 use crate::engine::terms::{Ask, whole_ms_or_zero};
-use crate::error::Error;
+use crate::error::{Error, Loss};
 
 /// The grant of one request.
 #[derive(Debug)]
@@ -74,6 +74,11 @@ impl Guard {
             first: Arc::clone(&self.first.proof),
             rest: rest.collect(),
         }
+    }
+
+    /// Why it is lost; none if it is not lost.
+    pub(super) fn loss(&self, now: Instant) -> Option<Loss> {
+        self.grants().find_map(|grant| grant.proof.loss(now))
     }
 
     pub(super) fn remaining(&self, now: Instant) -> Duration {

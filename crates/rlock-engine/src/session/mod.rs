@@ -541,15 +541,18 @@ impl Session {
     /// is over, too, and no action says so.
     pub fn split(&mut self, now: Instant, guard: Id, part: Id, permits: u32) -> bool {
         self.now = now;
-        let Some(whole) = self.guards.get_mut(&guard).map(Guard::first_mut) else {
+        let Some(guard) = self.guards.get_mut(&guard) else {
             return false;
         };
+        let (is_over, whole) = (guard.is_over, guard.first_mut());
         let Some((rest, ask)) = whole.ask.split(permits) else {
             return false;
         };
         whole.ask = rest;
         let (proof, hold) = (Arc::clone(&whole.proof), whole.proof.hold);
-        self.enter(part, Guard::new(Grant { proof, ask, part }, Vec::new()));
+        let mut divided = Guard::new(Grant { proof, ask, part }, Vec::new());
+        divided.is_over = is_over;
+        self.enter(part, divided);
         self.tell(engine::Event::Split { hold });
         true
     }
@@ -617,8 +620,11 @@ impl Session {
         self.now = now;
         self.end_calls(|it| matches!(it, Progress::Several(_)));
         let held = self.guards.iter().filter(|(_, it)| !it.is_over);
-        for guard in held.map(|(guard, _)| *guard).collect::<BTreeSet<_>>() {
-            self.guard_is_over(guard, Loss::Released);
+        // The process may have been stopped for longer than a lease.
+        let ended = |it: &Guard| it.loss(now).unwrap_or(Loss::Released);
+        let held = held.map(|(guard, it)| (*guard, ended(it)));
+        for (guard, why) in held.collect::<BTreeMap<_, _>>() {
+            self.guard_is_over(guard, why);
         }
         self.tell(engine::Event::LeaveAll);
     }
@@ -751,7 +757,7 @@ impl Session {
         let proofs = guard.proofs();
         // It may have been lost while the call waited for replicas and nobody had
         // it.
-        let loss = proofs.iter().find_map(|proof| proof.loss(self.now));
+        let loss = guard.loss(self.now);
         guard.is_over = loss.is_some();
         self.enter(number, guard);
         let guard = number;

@@ -1352,6 +1352,17 @@ fn nothing_is_lost_by_the_end_of_a_quorum() {
     ));
 }
 
+/// The process was stopped.
+#[test]
+fn a_quorum_that_is_left_tells_of_a_lease_that_has_ended() {
+    let mut it = plays("holds");
+    it.now = it.now + Duration::from_secs(40);
+    it.takes("leave");
+    let done = it.done();
+    assert!(done.contains("over 2: its lease ended"), "{done}");
+    assert_eq!(it.ended[0], Loss::LeaseEnded);
+}
+
 #[test]
 fn a_quorum_is_for_exclusive_locks_of_one_key() {
     let mut it = plays("");

@@ -507,12 +507,23 @@ fn leaving_all_says_of_each_guard_once_that_it_is_over() {
     it.answers("RLOCK.RELEASE k", "_\r\n");
     it.does(Machine::leave_all);
     assert_eq!(it.did(), [""; 0]);
-    // Its loss was reported before.
+    // Its lease has ended while the process was stopped.
     let mut it = Client::holds(Ask::Exclusive);
-    it.loses(7, "k");
-    assert_eq!(it.last(), format!("over 2: {ENDED}"));
+    it.did();
+    it.now = it.now + seconds(40);
     it.does(Machine::leave_all);
-    assert_eq!(it.did(), [""; 0]);
+    assert_eq!(it.did()[0], "over 2: its lease ended");
+    // Its loss was reported before, and a part of it is lost, too.
+    for is_divided in [false, true] {
+        let mut it = Client::holds(permits(5));
+        it.loses(7, "k");
+        assert_eq!(it.last(), format!("over 2: {ENDED}"));
+        if is_divided {
+            assert!(it.does(|it, now| it.split(now, TWO, THREE, 1)));
+        }
+        it.does(Machine::leave_all);
+        assert_eq!(it.did(), [""; 0]);
+    }
 }
 
 /// The second part is not released before the rest, but together with it.

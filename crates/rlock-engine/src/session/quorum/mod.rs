@@ -293,7 +293,8 @@ impl Quorum {
             self.fail(call, Error::Closed);
         }
         for hold in self.holds.keys().copied().collect::<Vec<_>>() {
-            // Its guards say why it was lost.
+            // Its guards say why it was lost: the process may have been stopped for longer
+            // than a lease.
             if self.look_at(now, hold) {
                 self.over(hold, Loss::Released);
                 let contacts = self.end(now, hold);
