@@ -10,7 +10,7 @@ use crate::engine::instant::{Instant, LateChecks};
 use crate::engine::node::Node;
 use crate::engine::proof::Proof;
 use crate::engine::request::Request;
-use crate::engine::terms::{Ask, Terms, Value, millis, validity_end};
+use crate::engine::terms::{Ask, Terms, Value, lease_over, millis, validity_end};
 use crate::engine::{Action, ConnectionState, Engine, Id, Timer};
 use crate::error::{Fault, Loss};
 
@@ -30,6 +30,8 @@ pub(super) struct Hold {
     asked: Instant,
     /// The lease of that request.
     granted: Duration,
+    /// When its answer was read.
+    answered: Instant,
     /// The number of its guards; re-entry adds one.
     pub(super) guards: u32,
     /// The guards that need exclusive mode.
@@ -202,11 +204,11 @@ impl Hold {
         validity_end(self.asked, self.granted)
     }
 
-    /// The end of its lease if the server has carried out each renewal without an
-    /// answer.
+    /// When its lease is certainly over at the server, even if that has carried out
+    /// each renewal without an answer.
     pub(super) fn latest_end(&self) -> Instant {
         let ends = self.unanswered.iter().map(|(_, until)| *until);
-        ends.fold(self.lease_end(), Instant::max)
+        ends.fold(lease_over(self.answered, self.granted), Instant::max)
     }
 
     /// It is renewed for `lease`.
@@ -218,7 +220,7 @@ impl Hold {
             self.unanswered
                 .swap_remove(first.map_or(0, |(place, _)| place));
         }
-        self.unanswered.push((now, now + lease));
+        self.unanswered.push((now, lease_over(now, lease)));
     }
 
     /// The renewal that was sent at that moment has failed. If it was for replicas,
@@ -448,6 +450,7 @@ impl Engine {
             taken: grant.sent,
             asked: grant.sent,
             granted: grant.lease,
+            answered: now,
             guards: 1,
             writers: u32::from(ask.is_exclusive()),
             used: ask.permits().into(),
@@ -518,6 +521,7 @@ impl Engine {
         if grant.sent >= hold.asked {
             hold.asked = grant.sent;
             hold.granted = grant.lease;
+            hold.answered = now;
             let end = hold.terms.validity_end(grant.sent, grant.lease);
             if !hold.proof.set_running_until(now, end) {
                 self.loss(now, id);

@@ -376,8 +376,17 @@ fn phase(hold: u64, period: u64) -> u64 {
 /// timers are late, and the two clocks do not run equally fast. The margin for
 /// these is Redlock's: 2 ms and a hundredth of the lease.
 pub fn validity_end(sent: Instant, lease: Duration) -> Instant {
-    let drift = Duration::from_millis(2) + lease / 100;
-    sent + lease.saturating_sub(drift)
+    sent + lease.saturating_sub(drift(lease))
+}
+
+/// When a lease is certainly over at the server, which gave it at `given` at the
+/// latest: the same margin later.
+pub fn lease_over(given: Instant, lease: Duration) -> Instant {
+    given + lease + drift(lease)
+}
+
+fn drift(lease: Duration) -> Duration {
+    Duration::from_millis(2) + lease / 100
 }
 
 /// `duration` in whole milliseconds, rounded up; 1 ms to 30 days.
@@ -633,6 +642,10 @@ mod tests {
             sent + (lease - Duration::from_millis(102))
         );
         assert_eq!(validity_end(sent, Duration::from_millis(1)), sent);
+        assert_eq!(
+            lease_over(sent, lease),
+            sent + lease + Duration::from_millis(102)
+        );
     }
 
     #[test]

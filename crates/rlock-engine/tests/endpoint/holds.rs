@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rlock_engine::endpoint::Event;
-use rlock_engine::engine::terms::{Ask, Terms};
+use rlock_engine::engine::terms::{Ask, Lease, Terms};
 use rlock_engine::error::Loss;
 
 use crate::played::{Played, push};
@@ -462,7 +462,7 @@ fn a_refused_release_that_nobody_waits_for_is_reported() {
     it.flushes();
     let told = ["flushed: k and 1 more were not released: not permitted: no"];
     assert_eq!(it.did(), told);
-    it.passes(30_000);
+    it.passes(31_000);
     it.flushes();
     assert_eq!(it.did(), ["flushed"]);
 
@@ -486,6 +486,46 @@ fn a_refused_release_that_nobody_waits_for_is_reported() {
         "flushed",
     ];
     assert_eq!(it.did(), told);
+}
+
+fn fixed(seconds: u64) -> Terms {
+    let lease = Duration::from_secs(seconds);
+    Terms::new().lease(Lease::Fixed(lease)).unwrap()
+}
+
+/// `key` is held with that lease, its guard is dropped, and the server refuses the release.
+fn is_refused(it: &mut Played, key: &str, seconds: u64) {
+    it.asks_on(key, fixed(seconds));
+    it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+    it.drops_mode(Ask::Exclusive);
+    it.answers(1, "RLOCK.RELEASE", "-NOPERM no\r\n");
+}
+
+/// The lease begins when the server grants it, and the clocks do not run equally fast.
+#[test]
+fn a_refused_release_is_reported_until_its_lease_is_certainly_over() {
+    for (ms, told) in [
+        (100_999, "flushed: k was not released: not permitted: no"),
+        (101_003, "flushed"),
+    ] {
+        let mut it = Played::connected();
+        is_refused(&mut it, "k", 100);
+        it.passes(ms);
+        it.did();
+        it.flushes();
+        assert_eq!(it.did(), [told]);
+    }
+    // The reply took two seconds.
+    let mut it = Played::connected();
+    it.asks_on("k", fixed(100));
+    it.passes(2_000);
+    it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+    it.drops_mode(Ask::Exclusive);
+    it.answers(1, "RLOCK.RELEASE", "-NOPERM no\r\n");
+    it.passes(100_999);
+    it.did();
+    it.flushes();
+    assert_eq!(it.did(), ["flushed: k was not released: not permitted: no"]);
 }
 
 /// Nobody waits for it any more, and the server has ended the hold.

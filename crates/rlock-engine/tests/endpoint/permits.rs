@@ -258,7 +258,7 @@ fn a_release_that_the_server_refuses_for_a_lease_is_reported_and_left_to_the_nex
             _ => ":7\r\n".to_owned(),
         });
     }
-    let failed = "flushed: k was not released: no usable answer from the server within 29.7s";
+    let failed = "flushed: k was not released: no usable answer from the server within 30.3s";
     assert_eq!(it.did(), [failed]);
     it.splits();
     it.drops_mode(permits(1));

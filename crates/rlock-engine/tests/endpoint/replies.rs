@@ -156,6 +156,25 @@ fn a_grant_that_its_owner_released_does_not_come_back() {
     assert_eq!(it.did(), ["call 4: granted 8"]);
 }
 
+/// The clocks of two servers may differ, and no two clocks run equally fast.
+#[test]
+fn a_grant_with_a_long_lease_does_not_come_back_before_its_lease_is_over_everywhere() {
+    for (seconds, outcome) in [(3_645, None), (3_647, Some("call 4: granted 7"))] {
+        let mut it = Played::connected();
+        let lease = Lease::Fixed(Duration::from_secs(3_600));
+        let terms = Terms::new().lease(lease).unwrap();
+        it.tries("k", terms);
+        it.answers(1, "RLOCK.ACQUIRE k o", ":7\r\n");
+        it.releases();
+        it.answers(1, "RLOCK.RELEASE k o", ":0\r\n");
+        it.passes(seconds * 1_000);
+        it.did();
+        it.tries("k", terms);
+        it.answers(1, "RLOCK.ACQUIRE k o", ":7\r\n");
+        assert_eq!(it.did().first().map(String::as_str), outcome);
+    }
+}
+
 /// The server's clock was set back over a restart. The larger fence matters only until its lease is over.
 #[test]
 fn smaller_fences_are_granted_after_the_lease_of_a_larger_one() {

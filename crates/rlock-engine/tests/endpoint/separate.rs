@@ -231,7 +231,7 @@ fn a_release_of_permits_that_has_begun_is_not_forgotten() {
     for step in 0..140 {
         it.passes(250);
         it.answers_each(1, |asked| match asked {
-            asked if asked.starts_with("RLOCK.RELEASE") && step < 120 => {
+            asked if asked.starts_with("RLOCK.RELEASE") && step < 123 => {
                 "-TRYAGAIN no\r\n".to_owned()
             }
             asked => usual_of(7, asked),
@@ -241,7 +241,7 @@ fn a_release_of_permits_that_has_begun_is_not_forgotten() {
             it.greeted(number);
         }
         // Replicas hang for a while.
-        if !(72..120).contains(&step) {
+        if !(72..123).contains(&step) {
             it.answers_each(number, |asked| usual_of(7, asked));
         }
     }
