@@ -576,6 +576,14 @@ impl Engine {
         all.filtered(is_newest)
     }
 
+    /// The same for those that the server may still have; none if it has ended the only
+    /// one. Of several it may have ended one.
+    pub(super) fn rest(&mut self, now: Instant, id: Id) -> Option<Claims> {
+        let is_ended = self.loss(now, id) == Some(Loss::EndedByServer);
+        let is_gone = is_ended && self.holds.get(&id)?.proof.claims.is_single();
+        self.newest_part(id).filter(|_| !is_gone)
+    }
+
     /// A hold of these keys that the owner has lost, but the server may still
     /// have: its keys, and its fence if that is certain.
     pub(super) fn lost_part(&self, now: Instant, claims: &Claims) -> Option<(Claims, Option<u64>)> {

@@ -107,17 +107,21 @@ impl Engine {
             return;
         };
         hold.leave(ask);
-        let task = match hold.guards {
-            0 if self.is_closed => {
-                self.release_is_cut_off(now, id);
-                return self.end_hold(now, id);
-            }
-            0 => Some(Task::Leave(Leaving::of(id, ask, true))),
-            _ => PartRelease::of(now, hold).map(Task::ReleasePart),
+        let is_last = hold.guards == 0;
+        let task = match is_last {
+            true => Some(Task::Leave(Leaving::of(id, ask, true))),
+            false => PartRelease::of(now, hold).map(Task::ReleasePart),
         };
-        if let Some(task) = task {
+        let Some(task) = task else {
+            return;
+        };
+        if !self.is_closed {
             let work = self.next_id();
-            self.end_in_background(now, work, id, task);
+            return self.end_in_background(now, work, id, task);
+        }
+        self.release_is_cut_off(now, id);
+        if is_last {
+            self.end_hold(now, id);
         }
     }
 
@@ -300,15 +304,13 @@ impl Leaving {
             }
             return Next::End(Outcome::Done);
         }
-        let is_single = hold.proof.claims.is_single();
         if let Some(loss) = loss {
             at.work
                 .resolve(at.engine, Outcome::Failed(Error::Lost(loss)));
         }
         // If one of several keys is lost, the other keys are released, except
         // those that the owner has re-acquired since.
-        let is_gone = loss == Some(Loss::EndedByServer) && is_single;
-        self.rest = at.engine.newest_part(self.hold).filter(|_| !is_gone);
+        self.rest = at.engine.rest(at.now, self.hold);
         if self.rest.is_none() {
             return self.end(at, Outcome::Done);
         }
@@ -389,13 +391,11 @@ impl Leaving {
 
     /// The server refuses the release. Without a caller, a flush reports it.
     fn report(&self, at: &mut Context<'_>, refusal: &Error) {
-        let hold = at.engine.holds.get(&self.hold);
-        if let (Some(hold), Some(rest)) = (hold, &self.rest)
+        if let Some(rest) = &self.rest
             && !self.is_kept
             && !at.work.is_awaited
         {
-            let lease_end = hold.latest_end();
-            at.engine.not_released(at.now, rest, refusal, lease_end);
+            at.engine.not_released(at.now, self.hold, rest, refusal);
         }
     }
 
@@ -431,6 +431,9 @@ impl Leaving {
                 let closed = Outcome::Failed(Error::Closed);
                 at.engine.resolve_leavers(self.hold, &closed);
             }
+        }
+        if matches!(outcome, Outcome::Done | Outcome::Failed(Error::Lost(_))) {
+            at.engine.unreleased.forget(self.hold);
         }
         at.engine.resolve_leavers(self.hold, &outcome);
         at.engine.forget(self.hold);

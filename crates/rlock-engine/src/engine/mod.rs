@@ -190,7 +190,7 @@ pub struct Engine {
     alive: Alive,
     claims: Table<Name, Claim>,
     released: Released,
-    unreleased: Option<Unreleased>,
+    unreleased: Unreleased,
     /// Boxed, because they are large and a table has spare capacity.
     works: Table<Id, Box<Work>>,
     holds: Table<Id, Box<Hold>>,
@@ -234,7 +234,7 @@ impl Engine {
             routes,
             claims: Table::default(),
             released: Released::default(),
-            unreleased: None,
+            unreleased: Unreleased::default(),
             works: Table::default(),
             holds: Table::default(),
             requests: Table::default(),
@@ -473,15 +473,20 @@ impl Engine {
         if self.is_leaving {
             self.end_all(now);
         }
-        self.works.clear();
         // Nobody learns whether they were released.
+        let works = std::mem::take(&mut self.works);
+        for (_, work) in in_order(works, |_, work| work.progress.order) {
+            if let Task::ReleasePart(release) = &work.task {
+                self.release_is_cut_off(now, release.hold);
+            }
+        }
         let left = self.holds.iter().filter(|(_, hold)| hold.guards == 0);
         for hold in left.map(|(id, _)| *id).collect::<BTreeSet<_>>() {
             self.release_is_cut_off(now, hold);
             self.forget(hold);
         }
         for (_, flush) in std::mem::take(&mut self.flushes) {
-            self.flushed(flush);
+            self.flushed(now, flush);
         }
         self.claims.retain(|_, claim| {
             claim.turn = None;
@@ -495,7 +500,6 @@ impl Engine {
     }
 
     fn flush(&mut self, now: Instant, flush: Id) {
-        self.forget_unreleased(now);
         // The final cleanup comes after these releases, so that nobody waits for
         // them.
         let is_release = |work: &Work| matches!(work.task, Task::Leave(_));
@@ -503,14 +507,14 @@ impl Engine {
         let selected = self.works.iter().filter(|(_, work)| is_awaited(work));
         let awaited: HashSet<Id> = selected.map(|(id, _)| *id).collect();
         if awaited.is_empty() {
-            self.flushed(flush);
+            self.flushed(now, flush);
         } else {
             self.flushes.push((awaited, flush));
         }
     }
 
-    fn flushed(&mut self, flush: Id) {
-        let failed = self.unreleased();
+    fn flushed(&mut self, now: Instant, flush: Id) {
+        let failed = self.unreleased.error(now);
         self.actions.push_back(Action::Flushed { flush, failed });
     }
 

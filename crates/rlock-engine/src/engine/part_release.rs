@@ -17,7 +17,7 @@ use crate::error::{Error, Fault, Loss};
 
 #[derive(Debug)]
 pub(super) struct PartRelease {
-    hold: Id,
+    pub(super) hold: Id,
     /// How many are released.
     permits: u64,
     /// How many the hold keeps.
@@ -104,7 +104,7 @@ impl PartRelease {
     fn released(&mut self, at: &mut Context<'_>, sent: Sent, result: Result<Reply, Fault>) -> Next {
         match result {
             Ok(Reply::Nil) => self.is_lost(at),
-            Ok(_) => Next::End(Outcome::Done),
+            Ok(_) => self.is_done(at),
             Err(fault) => {
                 self.is_unknown = matches!(fault, Fault::Broken(_) | Fault::Stray(_));
                 self.failed(at, sent, fault)
@@ -119,7 +119,7 @@ impl PartRelease {
             Err(fault) => return self.failed(at, sent, fault),
         };
         if permits <= self.rest {
-            return Next::End(Outcome::Done);
+            return self.is_done(at);
         }
         let is_certain = matches!(
             at.engine.connection(sent.node),
@@ -134,6 +134,12 @@ impl PartRelease {
         }
         (self.permits, self.is_unknown) = (permits - self.rest, false);
         Next::Ask
+    }
+
+    /// What was refused before is released with it.
+    fn is_done(&self, at: &mut Context<'_>) -> Next {
+        at.engine.unreleased.forget(self.hold);
+        Next::End(Outcome::Done)
     }
 
     fn failed(&self, at: &mut Context<'_>, sent: Sent, fault: Fault) -> Next {
@@ -151,8 +157,8 @@ impl PartRelease {
         let hold = at.engine.holds.get(&self.hold);
         let hold = hold.filter(|hold| hold.guards > 0 && !at.work.is_awaited);
         if let Some(hold) = hold {
-            let (claims, lease_end) = (hold.proof.claims.clone(), hold.latest_end());
-            at.engine.not_released(at.now, &claims, &error, lease_end);
+            let claims = hold.proof.claims.clone();
+            at.engine.not_released(at.now, self.hold, &claims, &error);
         }
         Next::End(Outcome::Failed(error))
     }

@@ -379,7 +379,7 @@ impl Engine {
                     work.task = Task::CleanUp(clean_up);
                     Next::Ask
                 }
-                Next::End(outcome) => return self.end(&mut work.progress, outcome),
+                Next::End(outcome) => return self.end(now, &mut work.progress, outcome),
             }
         };
         let (id, due, awaited) = (work.progress.id, work.next_due(), work.lease());
@@ -400,7 +400,7 @@ impl Engine {
     }
 
     /// Ends a work that has nothing left to do, and passes the turn on.
-    fn end(&mut self, work: &mut Progress, outcome: Outcome) {
+    fn end(&mut self, now: Instant, work: &mut Progress, outcome: Outcome) {
         let id = work.id;
         work.resolve(self, outcome);
         self.node_state(work.node).works.remove(&id);
@@ -425,7 +425,7 @@ impl Engine {
         }
         let flushed = self.flushes.extract_if(.., |(left, _)| left.is_empty());
         for (_, flush) in flushed.collect::<Vec<_>>() {
-            self.flushed(flush);
+            self.flushed(now, flush);
         }
     }
 

@@ -528,6 +528,53 @@ fn a_refused_release_is_reported_until_its_lease_is_certainly_over() {
     assert_eq!(it.did(), ["flushed: k was not released: not permitted: no"]);
 }
 
+#[test]
+fn each_lock_that_was_not_released_is_reported_until_its_own_lease_ends() {
+    let mut it = Played::connected();
+    for number in 0..100 {
+        is_refused(&mut it, &format!("k{number}"), 90);
+        it.passes(60_000);
+    }
+    it.did();
+    it.flushes();
+    assert_eq!(
+        it.did(),
+        ["flushed: k99 was not released: not permitted: no"]
+    );
+
+    // The flush itself takes longer than the lease.
+    let mut it = Played::connected();
+    is_refused(&mut it, "short", 3);
+    it.asks("long");
+    it.answers(1, "RLOCK.ACQUIRE", ":8\r\n");
+    it.ends(1);
+    it.drops_mode(Ask::Exclusive);
+    it.flushes();
+    it.did();
+    it.passes(40_000);
+    let did = it.did();
+    assert!(did.contains(&"flushed".to_owned()), "{did:?}");
+}
+
+/// The server has ended one of the keys, and nothing releases the other.
+#[test]
+fn a_key_that_was_left_of_several_is_reported_at_the_end_of_the_client() {
+    let mut it = Played::connected();
+    it.asks_for("a", &["b"], Terms::new());
+    it.answers(1, "RLOCK.MACQUIRE", ":7\r\n");
+    it.receives(1, push(&["message", "rlock:client:c", "lost 7 o2 a"]));
+    it.drops_mode(Ask::Exclusive);
+    assert!(it.has_sent("RLOCK.MRELEASE"));
+    it.handle(Event::Closed);
+    it.did();
+    it.flushes();
+    let did = it.did();
+    assert!(
+        did[0].starts_with("flushed: a and 1 more were not released"),
+        "{did:?}"
+    );
+}
+
 /// Nobody waits for it any more, and the server has ended the hold.
 #[test]
 fn a_release_ends_with_the_lease() {

@@ -1,5 +1,6 @@
 //! Several guards share one hold of permits, and each releases its own.
 
+use rlock_engine::endpoint::Event;
 use rlock_engine::engine::terms::Ask;
 
 use crate::played::{Played, bulk, list};
@@ -162,6 +163,53 @@ fn a_refused_release_is_reported() {
     it.flushes();
     let did = it.did().pop().unwrap();
     assert!(did.starts_with("flushed: k was not released"), "{did}");
+}
+
+/// The rest of the permits is still held.
+#[test]
+fn permits_that_were_not_released_at_the_end_of_the_client_are_reported() {
+    for steps in [
+        vec!["ends", "drops"],
+        vec!["drops", "ends"],
+        vec!["extends", "drops", "ends"],
+        vec!["ends", "drops", "drops the rest"],
+    ] {
+        let mut it = split();
+        for step in steps {
+            match step {
+                "ends" => it.handle(Event::Closed),
+                "drops" => it.drops_mode(permits(1)),
+                "extends" => it.extends(std::time::Duration::from_secs(60)),
+                _ => it.drops_mode(permits(4)),
+            }
+        }
+        it.did();
+        it.flushes();
+        let closed = "the client has been closed, or its runtime shut down";
+        assert_eq!(it.did(), [format!("flushed: k was not released: {closed}")]);
+    }
+}
+
+#[test]
+fn permits_that_are_released_in_the_end_are_not_reported() {
+    for all in [false, true] {
+        let mut it = split();
+        it.splits();
+        it.drops_mode(permits(2));
+        it.answers(1, "RLOCK.RELEASE k o PERMITS 2", "-NOPERM no\r\n");
+        it.drops_mode(permits(1));
+        match all {
+            true => {
+                it.answers(1, "RLOCK.RELEASE k o PERMITS 3", "-NOPERM no\r\n");
+                it.drops_mode(permits(2));
+                it.answers(1, "RLOCK.RELEASE k o ALL", ":0\r\n");
+            }
+            false => it.answers(1, "RLOCK.RELEASE k o PERMITS 3", ":1\r\n"),
+        }
+        it.did();
+        it.flushes();
+        assert_eq!(it.did(), ["flushed"]);
+    }
 }
 
 #[test]

@@ -1323,6 +1323,12 @@ fn nothing_begins_after_the_end_of_a_quorum() {
     assert!(it.quorum.endpoint().is_closed() && it.held().0 > Duration::from_secs(20));
     it.plays(&format!("release 2 : call 10: {CLOSED}"));
     assert!(!it.quorum.is_known(TWO));
+    // Its members hold it until its lease ends.
+    it.plays(&format!(
+        "flush : call 11: k was not released: {CLOSED}
+        passes 40000
+        flush : call 12: done"
+    ));
 }
 
 /// Unless a guard was lost before, as with one server.

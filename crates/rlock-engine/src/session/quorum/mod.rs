@@ -1072,8 +1072,10 @@ impl Quorum {
     /// Waits until nothing is left to clean up at the members that can be reached.
     fn flush(&mut self, now: Instant, call: Id) {
         let mut asked = Asked::begin(now, Duration::ZERO);
+        // After the end, each of them knows what it has not released.
+        let is_closed = self.members.is_closed();
         for member in 0..self.members.count() {
-            if self.members.is_connected(member) {
+            if is_closed || self.members.is_connected(member) {
                 let (by, limit) = ((member, By::Call(call)), (Limit::Connected, Duration::ZERO));
                 asked
                     .questions
