@@ -125,15 +125,17 @@ impl Engine {
         }
     }
 
-    /// Gives this outcome to the calls that wait for the end of the hold.
-    pub(super) fn resolve_leavers(&mut self, id: Id, outcome: &Outcome) {
+    /// Gives this outcome to the calls that wait for the end of the hold; which.
+    pub(super) fn resolve_leavers(&mut self, id: Id, outcome: &Outcome) -> Vec<Id> {
         let hold = self.holds.get_mut(&id);
-        for call in hold.map_or_else(Vec::new, |hold| std::mem::take(&mut hold.leavers)) {
-            let work = self.works.get_mut(&call);
+        let leavers = hold.map_or_else(Vec::new, |hold| std::mem::take(&mut hold.leavers));
+        for call in &leavers {
+            let work = self.works.get_mut(call);
             if work.is_some_and(|work| std::mem::take(&mut work.progress.is_awaited)) {
-                self.resolve(call, outcome.clone());
+                self.resolve(*call, outcome.clone());
             }
         }
+        leavers
     }
 
     /// Runs a task for a hold in the background until its lease is over, and a
@@ -435,8 +437,12 @@ impl Leaving {
         if matches!(outcome, Outcome::Done | Outcome::Failed(Error::Lost(_))) {
             at.engine.unreleased.forget(self.hold);
         }
-        at.engine.resolve_leavers(self.hold, &outcome);
+        let leavers = at.engine.resolve_leavers(self.hold, &outcome);
         at.engine.forget(self.hold);
+        // Another call of their owner may come first, and wait for others.
+        for call in leavers {
+            at.engine.advance_with(at.now, call, Input::Abandoned);
+        }
         Next::End(outcome)
     }
 }

@@ -24,6 +24,8 @@ pub(super) struct PartRelease {
     rest: u64,
     /// Whether the last request for it may have been carried out.
     is_unknown: bool,
+    /// Whether it waits for the release of the last guard.
+    is_behind: bool,
 }
 
 impl PartRelease {
@@ -35,6 +37,7 @@ impl PartRelease {
             permits,
             rest,
             is_unknown: false,
+            is_behind: false,
         })
     }
 
@@ -70,13 +73,18 @@ impl PartRelease {
         if let Some(loss) = at.engine.loss(at.now, self.hold) {
             return Next::End(Outcome::Failed(Error::Lost(loss)));
         }
-        let hold = at.engine.holds.get_mut(&self.hold);
+        let Some(hold) = at.engine.holds.get_mut(&self.hold) else {
+            return Next::End(Outcome::Done);
+        };
         // The release of the last guard, which is behind this one, releases all.
-        let hold = hold.filter(|hold| hold.guards > 0);
-        let Some((hold, spare)) = hold.and_then(|hold| {
-            let spare = hold.spare(at.now)?;
-            Some((hold, spare))
-        }) else {
+        if hold.guards == 0 {
+            if !at.work.is_awaited || std::mem::replace(&mut self.is_behind, true) {
+                return Next::End(Outcome::Done);
+            }
+            hold.leavers.push(at.work.id);
+            return Next::YieldTurn;
+        }
+        let Some(spare) = hold.spare(at.now) else {
             return Next::End(Outcome::Done);
         };
         hold.release_spare();

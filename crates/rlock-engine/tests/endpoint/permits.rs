@@ -212,6 +212,42 @@ fn permits_that_are_released_in_the_end_are_not_reported() {
     }
 }
 
+/// The last guard, which was dropped meanwhile, releases all permits.
+#[test]
+fn a_guard_whose_permits_the_last_one_releases_has_its_outcome() {
+    for (reply, outcome) in [
+        (":0\r\n", "done"),
+        ("-NOPERM no\r\n", "not permitted: no"),
+        ("$-1\r\n", "the lock was lost: the server ended it"),
+    ] {
+        let mut it = split();
+        it.splits();
+        it.drops_mode(permits(1));
+        it.releases_mode(permits(2));
+        it.drops_mode(permits(2));
+        it.answers(1, "RLOCK.RELEASE k o PERMITS 1", ":1\r\n");
+        it.actions();
+        it.answers(1, "RLOCK.RELEASE k o ALL", reply);
+        assert_eq!(it.did(), [format!("call 3: {outcome}")]);
+    }
+}
+
+/// The next call of its owner waits for others.
+#[test]
+fn nobody_waits_for_a_guard_whose_permits_the_last_one_has_released() {
+    let mut it = split();
+    it.splits();
+    it.drops_mode(permits(1));
+    it.releases_mode(permits(2));
+    it.drops_mode(permits(2));
+    it.asks_mode("k", permits(1));
+    it.answers(1, "RLOCK.RELEASE k o PERMITS 1", ":1\r\n");
+    it.answers(1, "RLOCK.RELEASE k o ALL", ":0\r\n");
+    it.answers(1, "RLOCK.ACQUIRE k o", "+WAITING\r\n");
+    it.flushes();
+    assert_eq!(it.did(), ["call 3: done", "flushed"]);
+}
+
 #[test]
 fn permits_of_a_hold_that_is_gone_tell_its_loss() {
     let mut it = split();
