@@ -293,11 +293,12 @@ def _remove(holds: List[Hold], hold: Any) -> None:
 class Block:
     """A block, from the lookup of its end until it has ended."""
 
-    __slots__ = "by", "holds", "hold", "is_ended", "__weakref__"
+    __slots__ = "by", "lock", "holds", "hold", "is_ended", "__weakref__"
 
-    def __init__(self, by: Any) -> None:
+    def __init__(self, by: Any, lock: Optional["LockBase"]) -> None:
         self.by = by
-        """A weak reference to the task or thread that begins it."""
+        """The task or thread that begins it, for asyncio."""
+        self.lock = lock
         self.holds: List[Hold] = []
         """The list of the hold."""
         self.hold: Optional[Hold] = None
@@ -311,20 +312,27 @@ class BlockEnd:
 
     _latest = threading.local()  # A weak reference to the block whose end was looked up last in this thread.
 
-    def __init__(self, end: Callable[..., Any], caller: Callable[[], Any] = threading.current_thread) -> None:
+    def __init__(self, end: Callable[..., Any], caller: Callable[[], Any] = lambda: None) -> None:
         self._end, self._caller = end, caller
 
     def __get__(self, lock: Optional["LockBase"], kind: Optional[type] = None) -> Callable[..., Any]:
-        block = Block(weakref.ref(self._caller()))
+        by = self._caller()
+        block = Block(by and weakref.ref(by), lock)
         self._latest.block = weakref.ref(block)
         of_block = functools.partial(self._end, block)
         return of_block if lock is None else functools.partial(of_block, lock)
 
-    def begin(self) -> Optional[Block]:
+    def __call__(self, lock: "LockBase", *error: Any) -> Any:
+        return self.__get__(lock)(*error)
+
+    def begin(self, lock: "LockBase") -> Optional[Block]:
         """The block that begins now. ``None`` for a call of ``__enter__`` or ``__aenter__`` by hand."""
         reference, self._latest.block = getattr(self._latest, "block", None), None
         block = reference() if reference else None
-        return block if block and not block.is_ended and block.by() is self._caller() else None
+        # An `ExitStack` looks it up in the class. One that is kept for later may belong to another lock.
+        if block is None or block.is_ended or block.lock not in (None, lock):
+            return None
+        return block if block.by is None or block.by() is self._caller() else None
 
 
 class LockBase:
@@ -345,10 +353,6 @@ class LockBase:
         """The holds of the caller, or of all callers that share them. A change of the list is one step, because several
         threads may change it."""
         raise NotImplementedError
-
-    def _holds_of(self, caller: Any) -> List[Hold]:
-        """The same for this task or thread."""
-        return self._holds
 
     @property
     def _own(self) -> List[Hold]:
@@ -477,14 +481,21 @@ class LockBase:
             if is_last is not None:  # Otherwise another thread has just released it.
                 return hold, is_last
 
+    def _has_hold(self, block: Block) -> bool:
+        """Whether the block has begun with this lock, and not only been looked up."""
+        return block.hold is not None and block.lock is self
+
     def _holds_of_block(self, block: Block) -> List[Hold]:
-        return block.holds if block.hold in block.holds else self._holds_of(block.by())
+        return block.holds if self._has_hold(block) else self._holds
 
     def _at_end(self, block: Block) -> List[Hold]:
         """The hold of a block that ends. If it was released by hand, those that no other block has: one may have been
-        acquired by hand since."""
-        holds = self._holds_of_block(block)
-        return [block.hold] if block.hold in holds else [hold for hold in holds[:] if not hold.is_of_block]
+        acquired by hand since. The same if ``__exit__`` or ``__aexit__`` is called by hand, or else all."""
+        holds = self._holds_of_block(block)[:]
+        if self._has_hold(block) and block.hold in holds:
+            return [block.hold]
+        by_hand = [hold for hold in holds if not hold.is_of_block]
+        return by_hand if by_hand or self._has_hold(block) else holds
 
     def _leave(self, holds: List[Hold], hold: Optional[Hold], permits: Optional[int] = None) -> None:
         """Releases in the background after a release that was interrupted at any point, perhaps before its request was
@@ -536,7 +547,7 @@ class LockBase:
         if not await self._acquire(holds, call):
             raise errors.NotAcquired(f"{named(self._terms.keys)}: not acquired within {self._terms.wait} s")
         if block:
-            block.holds, block.hold, call.value.is_of_block = holds, call.value, True
+            block.lock, block.holds, block.hold, call.value.is_of_block = self, holds, call.value, True
         return self
 
     async def _exit(self, block: Block, error: Optional[BaseException]) -> None:

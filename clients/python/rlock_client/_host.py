@@ -74,6 +74,7 @@ def now() -> int:
 
 ABSENT, ENDLESS = (None,), (None, math.inf)
 SECONDS_MAX = 30 * 24 * 3600
+CLOSING = "rlock-close"  # The name of threads that close connections.
 RESPONSE = 5.0  # The response timeout of the engine, if none is given.
 
 
@@ -360,10 +361,12 @@ class Connection:
                 self.output = self.output[self.socket.send(self.output) :]
         if self.mask:
             self.host.watch(self, self.socket, 0)
-        if self.host.is_hurried:
-            with contextlib.suppress(RuntimeError):  # The interpreter ends.
-                return threading.Thread(target=self.leave, name="rlock-close").start()
-        self.socket.close()
+        if not self.host.is_hurried:
+            return self.socket.close()
+        try:
+            threading.Thread(target=self.leave, name=CLOSING, daemon=False).start()
+        except RuntimeError:  # The interpreter ends.
+            self.leave()
 
     def leave(self) -> None:
         """Writes the releases, and waits for at most a second until the server has read them: it would drop those that it

@@ -173,6 +173,9 @@ def _close_all() -> None:
         host.close(1)
     for host in open_hosts:
         host.thread.join(2)
+    for thread in threading.enumerate():
+        if thread.name == common.CLOSING:
+            thread.join(1)
 
 
 atexit.register(_close_all)
@@ -269,7 +272,7 @@ class Lock(LockBase):
     def __enter__(self: K) -> K:
         call = self._call()
         try:
-            return _run(self._enter(self._holds, call, _end.begin()))
+            return _run(self._enter(self._holds, call, _end.begin(self)))
         except errors.Error:
             raise
         except BaseException:

@@ -119,7 +119,7 @@ class _Host(Host):
     def finish(self) -> None:
         if not self.ended.done():
             self.ended.set_result(None)
-            self.is_hurried = not self.flushing.is_done
+            self.is_hurried, self.flushing = not self.flushing.is_done, Call()  # Without a cycle.
             self.step(wire.closed())
             self.end()
             if self.timer:
@@ -224,17 +224,17 @@ class Lock(LockBase):
         own = self._own_of(caller) if caller else []
         return own or self._of_ended() or own
 
+    def _holds_of_block(self, block: Block) -> List[Hold]:
+        if self._has_hold(block) and block.hold in block.holds:
+            return block.holds
+        return self._holds_of(block.by())
+
     def _of_ended(self) -> Optional[_Own]:
         """What one of the tasks that have ended holds. A task that has lost the lock must not use, or release, the next
-        holder's. So it is the one that has lost it, if there are several."""
-        found = None
-        for own in list(self._of_tasks.values()):
-            hold = self._last(own) if own.is_ended() else None
-            if hold:
-                found = own
-                if hold.remaining() == 0:
-                    break
-        return found
+        holder's. So it is first the one that has lost it, and last one whose block goes on."""
+        ended = [(own, self._last(own)) for own in list(self._of_tasks.values()) if own.is_ended()]
+        ranks = [((hold.remaining() == 0, not hold.is_of_block), own) for own, hold in ended if hold]
+        return max(ranks, key=lambda it: it[0])[1] if ranks else None
 
     def _keep(self, own: _Own) -> None:
         self._of_tasks[id(own)] = own
@@ -252,7 +252,7 @@ class Lock(LockBase):
         return here[-1] if here else None
 
     def __aenter__(self: K) -> Coroutine[Any, Any, K]:
-        return self._enter(self._own, self._call(), _end.begin())
+        return self._enter(self._own, self._call(), _end.begin(self))
 
     __aexit__ = _end
 

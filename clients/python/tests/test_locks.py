@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 import unittest
+import unittest.mock
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 
@@ -546,16 +547,47 @@ def test_the_end_of_a_block_ends_the_hold_of_its_beginning(server, key):
         assert lock.acquire()
         old.close()
         lock.check()
-        with lock_in(contextlib.ExitStack(), client.lock(key + "2")):
-            lock.release()
-            assert server.is_free(key)
-        assert server.is_free(key + "2")
+        lock.release()
+        # Another thread ends a block whose hold was released by hand.
+        begun = items()
+        thread = threading.Thread(target=lambda: (next(begun), lock.release()))
+        thread.start(), thread.join()
+        assert lock.acquire()
+        with pytest.raises(Lost, match="not held by this thread"):
+            next(begun)
+        lock.check()
+        lock.release()
 
 
-@contextlib.contextmanager
-def lock_in(stack, lock):
-    with stack:
-        yield stack.enter_context(lock)
+def test_ends_of_blocks_that_are_kept(server, key):
+    """A test calls `addCleanup(lock.__exit__, …)`, and a program `ExitStack.push`. The next lock is another one."""
+
+    async def main():
+        async with rlock_client.asyncio.Client(server.url) as client, contextlib.AsyncExitStack() as stack:
+            for lock in [client.lock(f"{key} {number}") for number in range(3)]:
+                await lock.__aenter__()
+                stack.push_async_exit(lock)
+            stack.push_async_callback(client.lock(f"{key} 3").__aexit__, None, None, None)
+            await stack.enter_async_context(client.lock(f"{key} 4"))
+            with pytest.raises(Lost, match=f"{key} 3"):
+                await stack.aclose()
+            assert all(server.is_free(f"{key} {number}") for number in range(5))
+
+    asyncio.run(main())
+    with Client(server.url) as client, contextlib.ExitStack() as stack:
+        for number, lock in enumerate([client.lock(f"{key} {number}") for number in range(4)]):
+            lock.__enter__()
+            if number % 2:
+                stack.push(lock)
+            else:
+                stack.callback(lock.__exit__, None, None, None)
+        stack.enter_context(client.lock(f"{key} 4"))
+        stack.close()
+        assert all(server.is_free(f"{key} {number}") for number in range(5))
+        lock.acquire()
+        with unittest.mock.patch.object(type(lock), "__exit__", autospec=True), client.lock(key):
+            pass
+        lock.release()
 
 
 def test_a_test_that_is_prepared(server, key):
@@ -840,6 +872,23 @@ def test_a_client_that_is_closed_without_time_leaves_nothing(server, key, how):
     else:
         asyncio.run(main())
     until(lambda: all(server.is_free(it) for it in keys), "nothing is held")
+
+
+def test_a_program_that_ends_at_once_leaves_nothing(begin, key):
+    """Its server answers a moment later."""
+    server = begin("one")
+    program = f"""
+import os, subprocess
+from rlock_client import Client
+client = Client({server.url!r})
+locks = [client.lock(f"{key} {{number}}") for number in range(1500)]
+assert all(lock.acquire() for lock in locks)
+os.kill({server.pid}, 19)
+subprocess.Popen(["sh", "-c", "sleep 0.3; kill -CONT {server.pid}"])
+client.close(0)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=SOON)
+    until(lambda: all(server.is_free(f"{key} {number}") for number in range(1500)), "nothing is held")
 
 
 def test_a_client_that_is_garbage_collected_is_closed(server, key):
