@@ -75,8 +75,8 @@ pub(super) struct Hold {
     /// The fence of an upgrade that the server has announced to the connection to
     /// which it reports losses.
     pub(super) announced: Option<u64>,
-    /// When each renewal without an answer was sent, and until when it may last.
-    unanswered: Vec<(Instant, Instant)>,
+    /// When each renewal without an answer was sent, and its lease.
+    unanswered: Vec<(Instant, Duration)>,
     /// Whether an unanswered request may have re-acquired or upgraded it.
     pub(super) is_fence_uncertain: bool,
     /// The server must keep it at least until then, with or without guards.
@@ -207,20 +207,20 @@ impl Hold {
     /// When its lease is certainly over at the server, even if that has carried out
     /// each renewal without an answer.
     pub(super) fn latest_end(&self) -> Instant {
-        let ends = self.unanswered.iter().map(|(_, until)| *until);
+        let ends = self.unanswered.iter().map(is_over_at);
         ends.fold(lease_over(self.answered, self.granted), Instant::max)
     }
 
     /// It is renewed for `lease`.
     pub(super) fn is_asked_for(&mut self, now: Instant, lease: Duration) {
-        self.unanswered.retain(|(_, until)| *until > now);
+        self.unanswered.retain(|it| is_over_at(it) > now);
         if self.unanswered.len() == UNANSWERED_MAX {
             let ends = self.unanswered.iter().enumerate();
-            let first = ends.min_by_key(|(_, (_, until))| *until);
+            let first = ends.min_by_key(|(_, it)| is_over_at(it));
             self.unanswered
                 .swap_remove(first.map_or(0, |(place, _)| place));
         }
-        self.unanswered.push((now, lease_over(now, lease)));
+        self.unanswered.push((now, lease));
     }
 
     /// The renewal that was sent at that moment has failed. If it was for replicas,
@@ -290,7 +290,7 @@ impl Hold {
         if self.terms.renewed {
             return self.full_lease(now);
         }
-        let rest = self.rest(now);
+        let rest = self.lease_left(now);
         (rest >= Duration::from_millis(1)).then_some(rest)
     }
 
@@ -298,17 +298,17 @@ impl Hold {
     /// longer.
     pub(super) fn full_lease(&self, now: Instant) -> Option<Duration> {
         let lease = self.terms.lease_at(self.taken, now)?;
-        Some(lease.max(self.rest(now)))
+        Some(lease.max(self.lease_left(now)))
     }
 
     /// What is left of the lease that its guards count on, or will once the renewal in
     /// progress is answered, with the margin for clocks. No request asks for less. The
     /// server would carry it out, and it may never count: too few replicas know of it,
     /// or its answer is lost. Then the guards would outlive their hold.
-    fn rest(&self, now: Instant) -> Duration {
+    fn lease_left(&self, now: Instant) -> Duration {
         let renewals = self.unanswered.iter();
         let renewing = renewals.filter(|(sent, _)| self.renewing == Some(*sent));
-        let ends = renewing.map(|(_, until)| *until);
+        let ends = renewing.map(|(sent, lease)| *sent + *lease);
         ends.fold(self.asked + self.granted, Instant::max) - now
     }
 
@@ -342,6 +342,11 @@ impl Hold {
             value: None,
         }
     }
+}
+
+/// When the lease of a renewal without an answer is certainly over.
+fn is_over_at((sent, lease): &(Instant, Duration)) -> Instant {
+    lease_over(*sent, *lease)
 }
 
 impl Engine {
