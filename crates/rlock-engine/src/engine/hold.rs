@@ -75,6 +75,9 @@ pub(super) struct Hold {
     /// The fence of an upgrade that the server has announced to the connection to
     /// which it reports losses.
     pub(super) announced: Option<u64>,
+    /// A fence that an answer by another connection has named. It may belong to a grant
+    /// after a loss whose report is still to come.
+    pub(super) unreported: Option<u64>,
     /// When each renewal without an answer was sent, and its lease.
     unanswered: Vec<(Instant, Duration)>,
     /// Whether an unanswered request may have re-acquired or upgraded it.
@@ -116,6 +119,12 @@ impl Hold {
     /// for a call that nobody waits for any more.
     pub(super) fn may_have_fence(&self, fence: u64) -> bool {
         self.has_fence(fence) || self.is_upgrading && fence > self.proof.fence()
+    }
+
+    /// Whether `fence` may belong to an upgrade that the server has not announced.
+    pub(super) fn may_be_upgraded(&self, fence: u64) -> bool {
+        let is_known = self.has_fence(fence) || self.announced == Some(fence);
+        !is_known && self.may_have_fence(fence)
     }
 
     /// The fence under which the server has it, if that is certain.
@@ -221,6 +230,15 @@ impl Hold {
                 .swap_remove(first.map_or(0, |(place, _)| place));
         }
         self.unanswered.push((now, lease));
+    }
+
+    /// The connection of its loss reports has answered, or ended. The reports of earlier
+    /// losses come before an answer.
+    pub(super) fn reports_have_come<T>(&mut self, result: &Result<T, Fault>) {
+        let is_answered = matches!(result, Ok(_) | Err(Fault::Refused(_) | Fault::Moved(_)));
+        if let Some(fence) = self.unreported.take().filter(|_| is_answered) {
+            self.announced = Some(fence);
+        }
     }
 
     /// The renewal that was sent at that moment has failed. If it was for replicas,
@@ -477,6 +495,7 @@ impl Engine {
             is_reported: false,
             raised: None,
             announced: None,
+            unreported: None,
             unanswered: Vec::new(),
             is_fence_uncertain: false,
             kept: None,

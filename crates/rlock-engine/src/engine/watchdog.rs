@@ -277,6 +277,9 @@ impl Engine {
         if let Err(fault) = &result {
             hold.has_failed(sent.sent, fault);
         }
+        if attaches {
+            hold.reports_have_come(&result);
+        }
         let fence = match result {
             // It is renewed at the server to which it has moved.
             Err(Fault::Moved(_)) if hold.renewing.is_some() || hold.node != sent.node => return,
@@ -292,6 +295,7 @@ impl Engine {
                     Err(fault) => self.check_failed(now, id, &fault),
                 };
             }
+            Ok(Reply::Fence(fence)) if self.may_hide_loss(now, id, sent, fence) => return,
             Ok(Reply::Fence(fence)) => Some(fence),
             // It is valid only for the last lease that the replicas know.
             Ok(Reply::TooFew(_)) => return self.check_again(now, id),
@@ -299,6 +303,24 @@ impl Engine {
             Err(fault) => return self.check_failed(now, id, &fault),
         };
         self.renewed(now, id, sent, (lease, asked_under), fence);
+    }
+
+    /// Whether an answer may hide a loss, because reports of losses come by another
+    /// connection: its fence belongs to an upgrade, or to a grant after the loss. Then
+    /// the server is asked by the connection of the reports.
+    fn may_hide_loss(&mut self, now: Instant, id: Id, sent: Sent, fence: u64) -> bool {
+        let hold = self.holds.get(&id);
+        let is_open = sent.is_separate
+            && hold.is_some_and(|hold| self.is_watched(hold) && hold.may_be_upgraded(fence));
+        if let Some(hold) = self.holds.get_mut(&id)
+            && is_open
+            && hold.renewing.is_none()
+        {
+            hold.unreported = Some(fence);
+            let reports_by = hold.notices_by;
+            self.ask_to_renew(now, id, reports_by, true);
+        }
+        is_open
     }
 
     /// Takes the reply to a renewal that also asked for loss reports by its
@@ -708,7 +730,8 @@ impl Extension {
         // Replicas are asked on another connection than for loss reports. So a shorter
         // renewal that asks for these could arrive after this one.
         let is_unordered = engine.holds.get(&self.hold).is_some_and(|hold| {
-            hold.terms.replicas > 0 && hold.renewing.is_some() && !engine.is_watched(hold)
+            let may_ask = !engine.is_watched(hold) || hold.unreported.is_some();
+            hold.terms.replicas > 0 && hold.renewing.is_some() && may_ask
         });
         let Some(hold) = engine.holds.get_mut(&self.hold) else {
             return Next::End(Outcome::Failed(Error::Closed));

@@ -220,6 +220,58 @@ fn an_upgrade_that_was_granted_before_the_connection_broke_is_no_loss() {
     assert!(!did.iter().any(|it| it.starts_with("over")), "{did:?}");
 }
 
+/// The report of a loss may come later than the answer to a renewal: the server is asked where it reports losses.
+#[test]
+fn an_upgrade_that_a_renewal_finds_by_the_other_connection_hides_no_loss() {
+    for is_lost in [false, true] {
+        let mut it = held(Ask::Shared);
+        it.passes(4_000);
+        let terms = Terms::new().replicas(2).unwrap();
+        it.asks_mode_on("k", Ask::Exclusive, terms);
+        it.passes(4_000);
+        assert!(it.has_sent("2 RLOCK.RENEW k o 30000"));
+        it.answers_each(2, |asked| usual_of(9, asked));
+        let asks = "1 RLOCK.RENEW k o 30000 NOTIFY rlock:client:c:1";
+        assert_eq!(it.actions(), [asks]);
+        if is_lost {
+            let lost = push(&["message", "rlock:client:c:1", "lost 7 o k"]);
+            it.receives(1, lost);
+        }
+        for _ in 0..2 {
+            it.answers_each(1, |asked| usual_of(9, asked));
+            it.answers_each(2, |asked| usual_of(9, asked));
+        }
+        let did = it.did();
+        let is_over = did.contains(&"over: the server ended it".to_owned());
+        assert_eq!(is_over, is_lost, "{did:?}");
+        assert!(did.contains(&"call 3: granted 9".to_owned()), "{did:?}");
+    }
+}
+
+/// The shorter lease of the request for loss reports could arrive last. Nobody waits for the upgrade, and the user may not
+/// downgrade.
+#[test]
+fn an_extension_waits_for_the_connection_of_loss_reports() {
+    let mut it = held(Ask::Shared);
+    let terms = Terms::new().replicas(2).unwrap();
+    it.asks_mode_on("k", Ask::Exclusive, terms);
+    it.abandons(3);
+    it.answers(1, "RLOCK.ACQUIRE", ":9\r\n");
+    it.answers(1, "RLOCK.CANCEL", ":0\r\n");
+    it.answers(1, "RLOCK.DOWNGRADE", "-NOPERM no\r\n");
+    it.passes(8_000);
+    it.answers_each(2, |asked| usual_of(9, asked));
+    it.extends(Duration::from_secs(60));
+    it.passes(100);
+    assert!(!it.has_sent("2 RLOCK.RENEW k o 60000"));
+    for _ in 0..3 {
+        it.answers_each(1, |asked| usual_of(9, asked));
+        it.answers_each(2, |asked| usual_of(9, asked));
+        it.passes(50);
+    }
+    assert_eq!(it.did(), ["call 4: done"]);
+}
+
 /// It has begun, and waits for a renewal by the other connection when its time ends.
 #[test]
 fn a_release_of_permits_that_has_begun_is_not_forgotten() {
