@@ -312,11 +312,15 @@ impl Hold {
         (rest >= Duration::from_millis(1)).then_some(rest)
     }
 
-    /// The lease of its terms, or the rest of a longer one; none once it may last no
-    /// longer.
+    /// The lease of its terms, or the rest of a longer one, until it must end; none once
+    /// it may last no longer.
     pub(super) fn full_lease(&self, now: Instant) -> Option<Duration> {
-        let lease = self.terms.lease_at(self.taken, now)?;
-        Some(lease.max(self.lease_left(now)))
+        let lease = self.terms.lease.max(self.lease_left(now));
+        let terms = Terms {
+            lease,
+            ..self.terms
+        };
+        terms.lease_at(self.taken, now)
     }
 
     /// What is left of the lease that its guards count on, or will once the renewal in
@@ -324,6 +328,9 @@ impl Hold {
     /// server would carry it out, and it may never count: too few replicas know of it,
     /// or its answer is lost. Then the guards would outlive their hold.
     fn lease_left(&self, now: Instant) -> Duration {
+        if self.proof.valid_until().is_none() {
+            return Duration::ZERO;
+        }
         let renewals = self.unanswered.iter();
         let renewing = renewals.filter(|(sent, _)| self.renewing == Some(*sent));
         let ends = renewing.map(|(sent, lease)| *sent + *lease);

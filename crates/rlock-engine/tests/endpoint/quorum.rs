@@ -1035,6 +1035,12 @@ fn a_lock_is_lost_with_its_majority() {
         passes 2960
         passes 40 : over 2: its lease ended; 123 RELEASE FENCE 51",
     );
+    // Its longest time may be shorter than its lease.
+    let mut it = plays("connected");
+    it.takes("lock lease=30000 max_hold=5000");
+    it.takes("passes 5000");
+    let done = it.done();
+    assert!(done.contains("over 2: its lease ended"), "{done}");
     // Its end is seen when it is looked at, even without a tick.
     let mut it = plays("holds");
     it.now = it.now + Duration::from_secs(30);
