@@ -432,7 +432,7 @@ impl World<'_> {
     fn calls_something(&mut self) {
         let random = self.below(u64::MAX);
         let [what, who, which, how, long, more, ..] = random.to_le_bytes();
-        let mut step = Step::decode([what % 29, who, which, how, long, more]);
+        let mut step = Step::decode([what % Step::KINDS_OF_LOCKS, who, which, how, long, more]);
         match &mut step {
             // Nobody meddles.
             Step::Upgrade { then, .. } => *then = 0,

@@ -241,6 +241,9 @@ pub(crate) enum Outage {
 
 impl Step {
     /// All bytes decode to a step.
+    /// The kinds below this ask for locks, and use or end what is held.
+    pub(crate) const KINDS_OF_LOCKS: u8 = 29;
+
     pub(crate) fn decode([what, who, which, how, long, more]: [u8; 6]) -> Self {
         let (client, host) = (usize::from(who) % CLIENTS, usize::from(who));
         let (nth, long) = (usize::from(which), u64::from(long));

@@ -316,11 +316,7 @@ impl Hold {
     /// it may last no longer.
     pub(super) fn full_lease(&self, now: Instant) -> Option<Duration> {
         let lease = self.terms.lease.max(self.lease_left(now));
-        let terms = Terms {
-            lease,
-            ..self.terms
-        };
-        terms.lease_at(self.taken, now)
+        self.terms.lasting(lease).lease_at(self.taken, now)
     }
 
     /// What is left of the lease that its guards count on, or will once the renewal in

@@ -23,9 +23,25 @@ const SWEEP_MIN: usize = 64;
 #[derive(Debug, Default)]
 pub(super) struct Released {
     entries: Table<Name, Entry>,
-    /// The number of entries at which old ones are removed. It is twice the number
-    /// that stayed the last time, so a removal costs each entry little.
-    sweep_at: usize,
+    sweep: Sweep,
+}
+
+/// When old entries of a table are removed.
+#[derive(Debug, Default)]
+pub(super) struct Sweep {
+    /// The number of entries at which that is. It is twice the number that stayed the
+    /// last time, so a removal costs each entry little.
+    at: usize,
+}
+
+impl Sweep {
+    pub(super) fn is_due(&self, count: usize) -> bool {
+        count >= self.at.max(SWEEP_MIN)
+    }
+
+    pub(super) fn is_done(&mut self, left: usize) {
+        self.at = 2 * left;
+    }
 }
 
 #[derive(Debug)]
@@ -56,9 +72,9 @@ impl Entry {
 
 impl Released {
     fn entry(&mut self, now: Instant, name: &Name, lease_end: Instant) -> &mut Entry {
-        if self.entries.len() >= self.sweep_at.max(SWEEP_MIN) {
+        if self.sweep.is_due(self.entries.len()) {
             self.entries.retain(|_, entry| entry.lasts(now));
-            self.sweep_at = 2 * self.entries.len();
+            self.sweep.is_done(self.entries.len());
         }
         let until = lease_end + CLOCK_DIFFERENCE;
         let entry = self.entries.entry(name.clone()).or_insert(Entry {
@@ -227,9 +243,9 @@ mod tests {
     fn searches_for_old_entries_become_rarer_the_more_must_stay() {
         let (mut released, mut searches) = (Released::default(), 0);
         for number in 0..10_000 {
-            let before = released.sweep_at;
+            let before = released.sweep.at;
             released.entry(at(0), &name(number), at(0) + LEASE);
-            searches += u64::from(released.sweep_at != before);
+            searches += u64::from(released.sweep.at != before);
         }
         // At 64, 128 and so on up to 8,192.
         assert_eq!(searches, 8);

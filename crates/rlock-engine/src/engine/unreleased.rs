@@ -5,19 +5,15 @@ use std::collections::BTreeMap;
 
 use crate::engine::claims::Claims;
 use crate::engine::instant::Instant;
+use crate::engine::released::Sweep;
 use crate::engine::{Action, Engine, Id};
 use crate::error::Error;
-
-/// The number of entries below which no search for old ones is worthwhile.
-const SWEEP_MIN: usize = 64;
 
 /// What a flush reports about them, by hold, each until its lease ends.
 #[derive(Debug, Default)]
 pub(super) struct Unreleased {
     holds: BTreeMap<Id, Rest>,
-    /// The number of entries at which old ones are removed: twice the number that
-    /// stayed the last time.
-    sweep_at: usize,
+    sweep: Sweep,
 }
 
 /// What was not released of a hold.
@@ -31,9 +27,9 @@ struct Rest {
 
 impl Unreleased {
     fn add(&mut self, now: Instant, hold: Id, rest: Rest) {
-        if self.holds.len() >= self.sweep_at.max(SWEEP_MIN) {
+        if self.sweep.is_due(self.holds.len()) {
             self.forget_old(now);
-            self.sweep_at = 2 * self.holds.len();
+            self.sweep.is_done(self.holds.len());
         }
         self.holds.insert(hold, rest);
     }
