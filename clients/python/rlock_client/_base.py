@@ -7,6 +7,7 @@ import logging
 import ssl
 import threading
 import weakref
+from types import TracebackType
 from typing import (
     Any,
     Callable,
@@ -319,7 +320,7 @@ class BlockEnd:
         by = self._caller()
         block = Block(by and weakref.ref(by), lock)
         self._latest.block = weakref.ref(block)
-        of_block = functools.partial(self._end, block)
+        of_block = functools.partial(self._end, block=block)
         return of_block if lock is None else functools.partial(of_block, lock)
 
     def __call__(self, lock: "LockBase", *error: Any) -> Any:
@@ -550,7 +551,14 @@ class LockBase:
             block.lock, block.holds, block.hold, call.value.is_of_block = self, holds, call.value, True
         return self
 
-    async def _exit(self, block: Block, error: Optional[BaseException]) -> None:
+    async def _exit(
+        self,
+        kind: Optional[Type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+        *,
+        block: Block,
+    ) -> None:
         block.is_ended = True
         try:
             await self._release(self._holds_of_block(block), block=block)

@@ -10,8 +10,7 @@ import selectors
 import socket
 import threading
 import time
-from types import TracebackType
-from typing import Any, Callable, Coroutine, Deque, List, Optional, Tuple, Type, TypeVar
+from typing import Any, Callable, Coroutine, Deque, List, Optional, Tuple, TypeVar
 
 from . import _errors as errors
 from . import _host as common
@@ -199,17 +198,11 @@ class _OfThread(threading.local, _Shared):
     pass
 
 
-def _end_block(
-    block: Block,
-    lock: "Lock",
-    kind: Optional[Type[BaseException]],
-    error: Optional[BaseException],
-    trace: Optional[TracebackType],
-) -> None:
+def _end_block(lock: "Lock", *error: Any, block: Block) -> None:
     hold: Optional[Hold] = None
     try:
         hold = lock._last(lock._at_end(block))
-        _run(lock._exit(block, error))
+        _run(lock._exit(*error, block=block))
     except errors.Error:
         raise
     except BaseException:

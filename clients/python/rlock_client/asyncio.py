@@ -9,8 +9,7 @@ import selectors
 import socket
 import threading
 import weakref
-from types import TracebackType
-from typing import Any, Awaitable, Callable, Coroutine, Dict, List, Optional, Set, Type, TypeVar
+from typing import Any, Awaitable, Callable, Coroutine, Dict, List, Optional, Set, TypeVar
 
 from . import _errors as errors
 from . import _format as wire
@@ -174,17 +173,7 @@ def _caller() -> Any:
     return task or threading.current_thread()
 
 
-async def _end_block(
-    block: Block,
-    lock: "Lock",
-    kind: Optional[Type[BaseException]],
-    error: Optional[BaseException],
-    trace: Optional[TracebackType],
-) -> None:
-    await lock._exit(block, error)
-
-
-_end = BlockEnd(_end_block, _caller)
+_end = BlockEnd(LockBase._exit, _caller)
 
 
 class Lock(LockBase):

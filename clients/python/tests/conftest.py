@@ -70,9 +70,6 @@ class Server:
         answer = self.ask("RLOCK.INFO", key)
         return answer if isinstance(answer, dict) else dict(zip(answer[::2], answer[1::2]))
 
-    def holders(self, key):
-        return [it if isinstance(it, dict) else dict(zip(it[::2], it[1::2])) for it in self.info(key)["holders"]]
-
     def is_free(self, key):
         info = self.info(key)
         return info["mode"] == "free" and info["queued"] == 0

@@ -497,7 +497,7 @@ def test_the_end_of_a_block_ends_the_hold_of_its_beginning(server, key):
             # Others are in blocks of the same object.
             async with units:
                 await asyncio.gather(leaves(units), leaves(units))
-                assert [it["fence"] for it in server.holders(key + "2")] == [units.fence]
+                assert [it["fence"] for it in server.info(key + "2")["holders"]] == [units.fence]
             # The block that has lost its hold belongs to another task, and to the same one.
             for begin in (lambda old: asyncio.create_task(begins(old)), begins):
                 old = items(lock)
@@ -505,7 +505,7 @@ def test_the_end_of_a_block_ends_the_hold_of_its_beginning(server, key):
                 async with lock:
                     await old.aclose()
                     lock.check()
-                    assert [it["fence"] for it in server.holders(key)] == [lock.fence]
+                    assert [it["fence"] for it in server.info(key)["holders"]] == [lock.fence]
                 assert server.is_free(key)
             # What was acquired by hand in a block is not left when it ends.
             async with lock:
@@ -517,7 +517,7 @@ def test_the_end_of_a_block_ends_the_hold_of_its_beginning(server, key):
             await asyncio.create_task(stack.enter_async_context(units))
             async with units:
                 await asyncio.create_task(stack.aclose())
-                assert [it["fence"] for it in server.holders(key + "2")] == [units.fence]
+                assert [it["fence"] for it in server.info(key + "2")["holders"]] == [units.fence]
             await asyncio.create_task(lock.__aenter__())
             await lock.release()
             async with lock:
