@@ -84,6 +84,7 @@ pub(crate) struct Locked {
     lease: u64,
     margin: u64,
     grace: Option<u64>,
+    max_hold: Option<u64>,
     has_replicas: bool,
     /// Whether its hold is renewed; unknown for activities, which may enter one.
     is_renewed: bool,
@@ -140,6 +141,8 @@ pub(crate) struct Guard {
     pub(crate) by: Option<u64>,
     /// How long it outlives its connection, if it is bound.
     pub(crate) grace: Option<u64>,
+    /// For how long it lasts at most.
+    pub(crate) max_hold: Option<u64>,
     pub(crate) is_renewed: bool,
     is_plain: bool,
     /// Whether others had some of its permits.
@@ -284,6 +287,11 @@ impl World<'_> {
                 grace: match asked.activity {
                     Some(_) => Some(GRACE_MAX),
                     None => terms.bound.map(nanos),
+                },
+                // The same here.
+                max_hold: match asked.activity {
+                    Some(_) => None,
+                    None => terms.max_hold.map(nanos),
                 },
                 has_replicas,
                 is_renewed: terms.renewed && asked.activity.is_none(),
@@ -696,6 +704,7 @@ impl World<'_> {
                     margin: asked.margin,
                     by,
                     grace: asked.grace,
+                    max_hold: asked.max_hold,
                     is_renewed: asked.is_renewed,
                     is_plain: asked.is_plain,
                     is_left: false,

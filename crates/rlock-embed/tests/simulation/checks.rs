@@ -106,6 +106,9 @@ impl World<'_> {
                 if it.dead_since.is_some() {
                     wrong = Some(format!("client {client}: it was seen to be over: {it:?}"));
                 }
+                if it.max_hold.is_some_and(|most| now > it.granted + most) {
+                    wrong = Some(format!("client {client}: it lasts for too long: {it:?}"));
+                }
                 if !is_quorum && !self.is_doubtful(client, it) {
                     wrong = wrong.or(self.wrong_hold(client, it));
                 }

@@ -415,6 +415,7 @@ fn asked(client: usize, which: usize, how: u8, more: u8, wait: u64) -> Asked {
     match how / 16 {
         0 | 1 => terms.renewed = false,
         2 => terms.max_hold = Some(millis(2_500.max(lease))),
+        7 => terms.max_hold = Some(millis((lease / 2).max(3))),
         3 => terms.bound = Some(millis(lease / 2)),
         4 => terms.bound = Some(millis(400.min(lease))),
         5 => terms.bound = Some(Duration::ZERO),

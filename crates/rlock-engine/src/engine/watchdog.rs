@@ -659,7 +659,8 @@ impl Engine {
             let bound = hold.terms.bound;
             (hold.taken, hold.terms) = (now, Terms { bound, ..terms });
         }
-        self.extend(now, call, id, terms.lease, Some(fence));
+        let lease = terms.lease_at(now, now).unwrap_or(terms.lease);
+        self.extend(now, call, id, lease, Some(fence));
     }
 
     /// Publishes another value with a hold, whose lease stays the same.

@@ -1035,12 +1035,19 @@ fn a_lock_is_lost_with_its_majority() {
         passes 2960
         passes 40 : over 2: its lease ended; 123 RELEASE FENCE 51",
     );
-    // Its longest time may be shorter than its lease.
-    let mut it = plays("connected");
-    it.takes("lock lease=30000 max_hold=5000");
-    it.takes("passes 5000");
-    let done = it.done();
-    assert!(done.contains("over 2: its lease ended"), "{done}");
+    plays(
+        "# Its longest time may be shorter than its lease.
+        connected
+        lock lease=30000 max_hold=5000 : 123 ACQUIRE 5000; 23 RENEW 5000 FENCE 51; call 2: granted 51
+        passes 4950 : over 2: its lease ended; 231 RELEASE FENCE 51
+        # What is taken again ends with it.
+        holds lease=30000 max_hold=12000
+        passes 9000
+        loses 3 : 3 ACQUIRE 3000
+        loses 2 : 2 ACQUIRE 3000
+        passes 3000 : 1 RELEASE FENCE 51; over 2: its lease ended; 23 RELEASE FENCE 52
+        passes 60000",
+    );
     // Its end is seen when it is looked at, even without a tick.
     let mut it = plays("holds");
     it.now = it.now + Duration::from_secs(30);

@@ -51,6 +51,7 @@ impl Hold {
         fence: u64,
     ) -> Option<Self> {
         let until = majority_end(&seats.contacts, |proof| live_end(proof, now))?;
+        let until = until_at_most(now, seats.terms, until);
         let claims = seats.claims.clone();
         let hold = Self {
             id,
@@ -86,22 +87,32 @@ impl Hold {
             |part: &Part| is_over(part) && part.proof.end_of(now) == Some(Loss::EndedByServer);
         let was_ended = self.parts().any(|(_, part)| is_ended(part));
         self.was_ended |= was_ended;
-        if let Some(end) = majority_end(&self.contacts, |proof| live_end(proof, now))
+        let end = self.end_by(|proof| live_end(proof, now));
+        if let Some(end) = end
+            && now < end
             && self.proof.set_valid_until(now, end)
         {
             return true;
         }
-        match self.was_ended {
+        // A majority may outlive its longest time.
+        match self.was_ended && end.is_none() {
             true => drop(self.proof.lose(now)),
             false => self.proof.expire(),
         }
         false
     }
 
+    /// Until when it is valid if each part ends at `end_of` it; none if there is no
+    /// majority of parts that have an end.
+    fn end_by(&self, end_of: impl Fn(&Proof) -> Option<Instant>) -> Option<Instant> {
+        let end = majority_end(&self.contacts, end_of)?;
+        Some(until_at_most(self.proof.granted, self.terms, end))
+    }
+
     /// A part was renewed. Nothing ends here: what other members have answered may
     /// be unread.
     pub(super) fn extend(&self, now: Instant) {
-        if let Some(end) = majority_end(&self.contacts, |proof| proof.running(now)) {
+        if let Some(end) = self.end_by(|proof| proof.running(now)) {
             self.proof.set_valid_until(now, end);
         }
     }
@@ -116,7 +127,7 @@ impl Hold {
 
     /// For how long a majority holds if nothing more arrives.
     pub(super) fn remaining(&self, now: Instant) -> Duration {
-        let end = majority_end(&self.contacts, |proof| live_end(proof, now));
+        let end = self.end_by(|proof| live_end(proof, now));
         if end.is_none() {
             // What a caller has seen is final, and each part reports its loss.
             for (_, part) in self.parts() {
@@ -166,7 +177,7 @@ impl Hold {
         std::mem::take(&mut self.contacts)
     }
 
-    /// The terms of a part that is taken now.
+    /// The terms of a part that is taken now: it ends with the whole.
     pub(super) fn rest_of_terms(&self, now: Instant) -> Terms {
         let held = now - self.proof.granted;
         let left = |bound: Duration| bound.saturating_sub(held).max(Duration::from_millis(1));
@@ -194,7 +205,8 @@ impl Hold {
             if contact.asking.is_none() {
                 contact.leave(now, members);
             }
-            if terms.renewed {
+            // What ends at once is not asked for.
+            if terms.renewed && terms.max_hold.is_none_or(|left| left > rare) {
                 alarm = alarm.min(now + rare);
                 let is_idle = contact.asking.is_none() && contact.again <= now;
                 if is_idle && usable.get(contact.member) == Some(&true) {
@@ -244,6 +256,13 @@ impl Hold {
         contact.leave(now, members);
         contact.again = now + members.pause_after(&mut contact.failures);
     }
+}
+
+/// `end`, or `max_hold` after its grant if that is before.
+fn until_at_most(granted: Instant, terms: Terms, end: Instant) -> Instant {
+    terms
+        .max_hold
+        .map_or(end, |max_hold| end.min(granted + max_hold))
 }
 
 /// Until when a majority holds it if each part ends at `end_of` it; none if there is

@@ -178,7 +178,14 @@ impl Seats {
 
     fn ask(&mut self, now: Instant, members: &mut Members, place: usize, queueing: Queueing) {
         let holds_others = self.contacts.iter().any(|contact| contact.part.is_some());
-        let (by, claims, terms) = (By::Seat(self.call), self.claims.clone(), self.terms);
+        let (by, claims) = (By::Seat(self.call), self.claims.clone());
+        // The longest time of a hold begins with the hold: until then, a part is renewed,
+        // but never for longer than that.
+        let lease = self.terms.lease_at(now, now).unwrap_or(self.terms.lease);
+        let terms = Terms {
+            max_hold: None,
+            ..self.terms.lasting(lease)
+        };
         self.at(place, |it| {
             it.leave(now, members);
             it.ask(now, members, by, (claims, terms), (queueing, holds_others));
@@ -285,8 +292,8 @@ impl Contact {
     }
 
     /// Asks for the lock: only for as long as it takes where it is
-    /// queued for with no others held. It is renewed until all is decided,
-    /// whatever the terms.
+    /// queued for with no others held. It is renewed until all is decided, even with a
+    /// fixed lease.
     pub(super) fn ask(
         &mut self,
         now: Instant,
@@ -305,7 +312,6 @@ impl Contact {
             value: None,
             terms: Terms {
                 renewed: true,
-                max_hold: None,
                 ..terms
             },
             queueing,
