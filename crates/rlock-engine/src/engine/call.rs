@@ -276,6 +276,12 @@ impl Call {
                 self.granted(at, fence, sent)
             }
             (Phase::AcquiringUnwatched { full }, Ok(_)) => self.refused(at, *full),
+            // The connection of the reports may have the report of a loss in between.
+            (Phase::Confirming, Ok(Reply::Fence(fence)))
+                if self.is_upgrade && self.unconfirmed.is_none_or(|(known, _)| known != fence) =>
+            {
+                at.ask_again()
+            }
             (Phase::Confirming, Ok(Reply::Fence(fence))) => {
                 // The connection of the request for the lock reports its loss.
                 let connection = at.work.asked_by.unwrap_or(0);

@@ -134,6 +134,17 @@ impl Hold {
         (is_raised && !self.is_fence_uncertain && !self.is_upgrading).then_some(fence)
     }
 
+    /// The server has it under `fence`, or a larger one. What was lost keeps the fence
+    /// that it had: the server has granted the lock again.
+    fn is_under(&mut self, now: Instant, fence: u64) {
+        let is_larger = fence > self.proof.fence();
+        match self.proof.running(now) {
+            Some(_) if is_larger => self.proof.set_fence(fence),
+            None if is_larger => self.is_fence_uncertain = true,
+            _ => {}
+        }
+    }
+
     /// The lease with which the server must keep it once it has no guards; none
     /// if it can be released. A lost hold is not kept.
     pub(super) fn kept_for(&self, now: Instant) -> Option<Duration> {
@@ -433,10 +444,11 @@ impl Engine {
             return false;
         };
         let upgrades = ask.is_exclusive() && !hold.ask.is_exclusive();
-        let may_stay = hold.is_upgrading && self.is_upgrade(hold, grant.fence);
         let is_larger = grant.fence > hold.proof.fence();
-        let same = hold.has_fence(grant.fence) || ((upgrades || may_stay) && is_larger);
-        if !same || !self.extend_validity(now, id, grant) {
+        let is_upgraded = (upgrades || hold.is_upgrading) && is_larger;
+        let is_same =
+            hold.has_fence(grant.fence) || is_upgraded && self.is_upgrade(hold, grant.fence);
+        if !is_same || !self.extend_validity(now, id, grant) {
             return false;
         }
         let Some(hold) = self.holds.get_mut(&id) else {
@@ -697,13 +709,14 @@ impl Engine {
 
     /// An upgrade that was granted too late has been undone.
     pub(super) fn undone(&mut self, now: Instant, id: Id, fence: u64) {
-        let Some(hold) = self.holds.get(&id) else {
+        let hides_loss = |hold: &Hold| fence > hold.proof.fence() && !self.is_upgrade(hold, fence);
+        let may_hide_loss = self.holds.get(&id).is_some_and(|hold| hides_loss(hold));
+        let Some(hold) = self.holds.get_mut(&id) else {
             return;
         };
-        let known = hold.proof.fence();
-        let may_hide_loss = fence > known && !self.is_upgrade(hold, fence);
-        hold.proof.set_fence(known.max(fence));
-        if may_hide_loss || self.is_lost(&hold.proof.claims.clone(), fence) {
+        hold.is_under(now, fence);
+        let claims = hold.proof.claims.clone();
+        if may_hide_loss || self.is_lost(&claims, fence) {
             self.lose(now, id);
         }
     }
@@ -735,18 +748,16 @@ impl Engine {
             return false;
         };
         let known = hold.proof.fence();
-        if let Some(fence) = fence.filter(|fence| hold.raised == Some(*fence)) {
-            hold.proof.set_fence(fence.max(known));
-            return true;
-        }
         // The grant of an upgrade may arrive here before the call that waits for
         // it.
         let is_expected = |fence| {
             let is_upgraded = || hold.is_upgrading && fence > known && self.is_upgrade(hold, fence);
-            fence == known || fence == asked_under || is_upgraded()
+            hold.has_fence(fence) || fence == asked_under || is_upgraded()
         };
         if let Some(fence) = fence.filter(|fence| is_expected(*fence)) {
-            hold.proof.set_fence(fence.max(known));
+            if let Some(hold) = self.holds.get_mut(&id) {
+                hold.is_under(now, fence);
+            }
             return true;
         }
         let (claims, lease) = (hold.proof.claims.clone(), hold.terms.lease);

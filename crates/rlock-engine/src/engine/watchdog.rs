@@ -775,6 +775,11 @@ impl Extension {
             Ok(Reply::TooFew(known)) => at.engine.too_few(self.hold, known),
             Ok(reply) => {
                 let fence = match reply {
+                    Reply::Fence(fence)
+                        if at.engine.may_hide_loss(at.now, self.hold, sent, fence) =>
+                    {
+                        return Next::Wait(Stage::Pause(at.now + BUSY_PAUSE));
+                    }
                     Reply::Fence(fence) => Some(fence),
                     _ => None,
                 };

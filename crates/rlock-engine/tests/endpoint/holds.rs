@@ -806,6 +806,48 @@ fn an_upgrade_without_loss_reports_hides_no_loss() {
     }
 }
 
+/// The same if the server has no room for another watch.
+#[test]
+fn an_upgrade_that_the_server_cannot_watch_hides_no_loss() {
+    let mut it = held(Ask::Shared);
+    it.reconnects();
+    it.asks_mode("k", Ask::Exclusive);
+    for _ in 0..4 {
+        it.passes(20);
+        it.answers_each(2, |asked| {
+            let reply = match asked {
+                asked if asked.contains("NOTIFY") => "-QUEUEFULL no room\r\n",
+                asked if asked.starts_with("RLOCK.ACQUIRE") => ":9\r\n",
+                _ => ":7\r\n",
+            };
+            reply.to_owned()
+        });
+    }
+    let did = it.did();
+    let ends = ["call 3: granted 9", OVER].map(|end| did.iter().filter(|it| *it == end).count());
+    assert_eq!(ends, [1, 1], "{did:?}");
+}
+
+/// Its upgrade has taken the lock again, as the answer to a renewal tells.
+#[test]
+fn a_lost_guard_keeps_its_fence() {
+    let mut it = held(Ask::Shared);
+    it.asks_mode("k", Ask::Exclusive);
+    it.answers(1, "RLOCK.ACQUIRE", "+WAITING\r\n");
+    it.passes(250);
+    while !it.has_sent("1 RLOCK.RENEW k o 30000") {
+        it.answers_each(1, |_| "+PONG\r\n".to_owned());
+        it.passes(250);
+    }
+    for message in ["lost 7 o k", "grant 9 o k"] {
+        it.receives(1, push(&["message", "rlock:client:c:1", message]));
+    }
+    it.answers(1, "RLOCK.RENEW", ":9\r\n");
+    assert_eq!(it.proofs[0].fence(), 7);
+    it.answers(1, "RLOCK.RENEW", ":9\r\n");
+    assert_eq!(it.did(), [OVER, "call 3: granted 9"]);
+}
+
 /// The user may not downgrade. Nobody else had the lock: the owner has it alone from its grant on, while it is renewed, by the
 /// next connection, and if it enters the hold again.
 #[test]

@@ -272,6 +272,57 @@ fn an_extension_waits_for_the_connection_of_loss_reports() {
     assert_eq!(it.did(), ["call 4: done"]);
 }
 
+/// The same for the answer that confirms the upgrade: it names another grant than the one that was announced.
+#[test]
+fn a_grant_that_was_not_announced_confirms_no_upgrade() {
+    let mut it = held(Ask::Shared);
+    let terms = Terms::new().replicas(2).unwrap();
+    it.asks_mode_on("k", Ask::Exclusive, terms);
+    it.answers(1, "RLOCK.ACQUIRE", ":8\r\n");
+    it.answers_each(2, |asked| usual_of(9, asked));
+    let actions = it.actions();
+    assert!(actions[actions.len() - 1].starts_with("1 RLOCK.ACQUIRE"));
+    let lost = push(&["message", "rlock:client:c:1", "lost 8 o k"]);
+    it.receives(1, lost + ":9\r\n");
+    it.answers_each(2, |asked| usual_of(9, asked));
+    let did = it.did();
+    assert_eq!(did, ["over: the server ended it", "call 3: granted 9"]);
+}
+
+/// The answer to an extension hides no loss either.
+#[test]
+fn an_upgrade_that_an_extension_finds_by_the_other_connection_hides_no_loss() {
+    for is_lost in [false, true] {
+        let mut it = held(Ask::Shared);
+        let terms = Terms::new().replicas(2).unwrap();
+        it.asks_mode_on("k", Ask::Exclusive, terms);
+        it.abandons(3);
+        it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+        it.answers(1, "RLOCK.CANCEL", ":0\r\n");
+        it.answers(1, "RLOCK.DOWNGRADE", "-NOPERM no\r\n");
+        it.extends(Duration::from_secs(60));
+        assert!(it.has_sent("2 RLOCK.RENEW k o 60000"));
+        it.answers_each(2, |asked| usual_of(9, asked));
+        if is_lost {
+            let lost = push(&["message", "rlock:client:c:1", "lost 7 o k"]);
+            it.receives(1, lost);
+        }
+        for _ in 0..3 {
+            it.answers_each(1, |asked| usual_of(9, asked));
+            it.answers_each(2, |asked| usual_of(9, asked));
+            it.passes(50);
+        }
+        let did = it.did();
+        let is_over = did.contains(&"over: the server ended it".to_owned());
+        assert_eq!(is_over, is_lost, "{did:?}");
+        assert_eq!(
+            did.contains(&"call 4: done".to_owned()),
+            !is_lost,
+            "{did:?}"
+        );
+    }
+}
+
 /// It has begun, and waits for a renewal by the other connection when its time ends.
 #[test]
 fn a_release_of_permits_that_has_begun_is_not_forgotten() {
