@@ -136,7 +136,7 @@ func Bound(grace time.Duration) Option {
 func Replicas(count uint16) Option { return func(t *terms) { t.form.replicas = count } }
 
 // Margin loses the hold here this time before its lease ends at the server: time for code that looks at its hold now and
-// then. Default 0, at most a third of the lease and of Bound.
+// then. Default 0, at most a third of the lease, of Bound and of MaxHold.
 func Margin(d time.Duration) Option { return func(t *terms) { t.millis("Margin", d, &t.form.margin) } }
 
 // Wait sets how long to wait; 0 is one try. Default: until the context ends.

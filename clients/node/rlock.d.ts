@@ -79,7 +79,7 @@ export interface LockOptions {
   replicas?: number;
   /**
    * How long before the lease ends at the server the guard is lost here: time for code that looks at its guard now and then.
-   * Default 0, at most a third of `lease` and of `bound`.
+   * Default 0, at most a third of `lease`, of `bound` and of `maxHold`.
    */
   margin?: number;
   /** The owner of the lock, made by `activity()` of any client. Default: a new owner for each call. */

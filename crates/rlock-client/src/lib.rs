@@ -152,7 +152,7 @@
 //! replicas or cannot save its data, the client treats it like an unreachable
 //! one. If the server has no room for more watches (`rlock.max-watches`), it
 //! still grants a free lock; the client then learns of a loss at the next
-//! renewal.
+//! renewal. An upgrade fails with [`Error::QueueFull`] then.
 //!
 //! The server's user needs the commands `RLOCK.*` and `SUBSCRIBE` with the
 //! channels `rlock:client:*`. To observe elections it also needs `UNSUBSCRIBE`

@@ -429,6 +429,11 @@ impl World<'_> {
             self.closes(client, limit);
         }
         self.run_for(200 * MS)?;
+        // A client that waits for replicas learns late that its connection was cut.
+        let mut open = self.clients.iter().flat_map(|it| it.open.values());
+        if open.any(|session| self.wires[session].is_cut) {
+            self.run_for(12 * SECOND)?;
+        }
         self.servers_are_unused()
     }
 

@@ -32,7 +32,7 @@ use twin::Wasm;
 use world::{Kind, Seen, World};
 
 /// Seeds that failed at some time.
-const FAILED: [u64; 23] = [
+const FAILED: [u64; 25] = [
     752_415_771_224,
     615_042_271_483,
     674_860_721_595,
@@ -56,6 +56,8 @@ const FAILED: [u64; 23] = [
     687_161_361_815,
     954_100_913_243,
     572_178_887_945,
+    442_657_061_623,
+    216_967_383_581,
 ];
 /// How long new seeds are tried for each kind of world.
 const TIME: Duration = Duration::from_secs(30);

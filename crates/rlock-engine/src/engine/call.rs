@@ -31,11 +31,15 @@ pub(super) struct Call {
     ask: Ask,
     /// The value to publish with the hold.
     value: Option<Value>,
+    /// Those of its caller, or of the hold that it enters.
     terms: Terms,
+    asked: Terms,
     queueing: Queueing,
     /// The hold to re-enter or to upgrade.
     live: Option<Id>,
     is_upgrade: bool,
+    /// Whether that hold was lost after the request in progress, which named its lease.
+    is_other: bool,
     phase: Phase,
     /// The grant that replicas must confirm, and when the client began to ask
     /// them.
@@ -122,9 +126,11 @@ impl Engine {
             ask,
             value,
             terms,
+            asked: terms,
             queueing,
             live: None,
             is_upgrade: false,
+            is_other: false,
             phase: Phase::Acquiring,
             unconfirmed: None,
             replication: self.replication,
@@ -141,6 +147,7 @@ impl Engine {
 
 impl Call {
     pub(super) fn on(&mut self, at: &mut Context<'_>, input: Input) -> Next {
+        self.forget_lost(at);
         match input {
             Input::Turn => self.begin(at),
             Input::Connected(connection) => self.request(at, connection),
@@ -190,6 +197,22 @@ impl Call {
         Next::Ask
     }
 
+    /// From the loss of the hold on that it wanted to enter or to upgrade, it is a call
+    /// like any other. A bound hold may be alive although its connection was quiet.
+    fn forget_lost(&mut self, at: &mut Context<'_>) {
+        let is_running = |hold: &Hold| hold.proof.running(at.now).is_some();
+        if let Some(live) = self.live
+            && !self.hold(at.engine).is_some_and(is_running)
+        {
+            at.engine.loss(at.now, live);
+            (self.live, self.is_upgrade, self.is_other) = (None, false, true);
+            // What the server has bound stays bound.
+            if self.terms.bound == self.asked.bound {
+                self.terms = self.asked;
+            }
+        }
+    }
+
     fn request(&mut self, at: &mut Context<'_>, connection: u64) -> Next {
         let live = self.hold(at.engine);
         if let Some(hold) = live
@@ -209,6 +232,7 @@ impl Call {
         }
         self.set_lease(at.engine, at.now);
         (self.phase, self.early_notice) = (Phase::Acquiring, None);
+        self.is_other = false;
         self.earlier = at.work.asked_by.replace(connection);
         let left = at.work.deadline.map(|deadline| deadline - at.now);
         let queueing = match (self.queueing, left) {
@@ -268,12 +292,11 @@ impl Call {
             (Phase::Attaching(_), result) => self.attached(at, sent, result),
             (Phase::Acquiring, result) => self.asked(at, sent, result),
             (Phase::AcquiringUnwatched { .. }, Ok(Reply::Fence(fence))) => {
-                // No connection reports its loss.
-                let sent = Sent {
-                    connection: 0,
-                    ..sent
-                };
-                self.granted(at, fence, sent)
+                // No connection reports its loss, unless this one does for the hold that
+                // it enters.
+                let by = self.hold(at.engine).map(|hold| hold.notices_by);
+                let connection = by.filter(|by| *by == sent.connection).unwrap_or(0);
+                self.granted(at, fence, Sent { connection, ..sent })
             }
             (Phase::AcquiringUnwatched { full }, Ok(_)) => self.refused(at, *full),
             // The connection of the reports may have the report of a loss in between.
@@ -324,6 +347,14 @@ impl Call {
     fn attached(&mut self, at: &mut Context<'_>, sent: Sent, result: Result<Reply, Fault>) -> Next {
         let live = self.hold(at.engine);
         let asked = live.map(|hold| (hold.proof.hold, (self.lease, hold.proof.fence())));
+        // Without reports, the grant of an upgrade may hide that its hold was lost before.
+        if let (
+            Some(_),
+            Err(Fault::Refused(full @ (Error::QueueFull(_) | Error::OutOfMemory(_)))),
+        ) = (asked, &result)
+        {
+            return self.give_up(at, Outcome::Failed(full.clone()));
+        }
         let attached =
             asked.map(|(live, asked)| at.engine.attached(at.now, live, sent, asked, result));
         match attached {
@@ -426,6 +457,7 @@ impl Call {
             WaitEnd::Grant { fence, not_before } => {
                 self.upgrade_is_announced(at, fence);
                 let is_plain = self.live.is_none()
+                    && !self.is_other
                     && self.terms.max_hold.is_none()
                     && self.terms.replicas == 0;
                 // Whether at least half of the lease and half of the grace are
@@ -500,7 +532,7 @@ impl Call {
                 true
             }
             Some(_) => false,
-            None => self.was_given_up(at, fence),
+            None => self.was_given_up(at, fence) || at.engine.had(&at.work.claims, fence),
         };
         if is_older {
             let claims = at.work.claims.clone();
@@ -508,7 +540,8 @@ impl Call {
             let fence = Some(fence);
             return Next::Send(Request::Release { claims, fence });
         }
-        if self.terms.replicas > 0 && !matches!(self.phase, Phase::Confirming) {
+        let needs_renewal = self.terms.replicas > 0 || self.is_other;
+        if needs_renewal && !matches!(self.phase, Phase::Confirming) {
             self.upgrade_is_announced(at, fence);
             return self.confirm(at, fence);
         }

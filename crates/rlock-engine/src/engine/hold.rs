@@ -134,6 +134,13 @@ impl Hold {
         (is_raised && !self.is_fence_uncertain && !self.is_upgrading).then_some(fence)
     }
 
+    /// Whether a larger fence, which the connection `by` has named, belongs to an
+    /// upgrade, and to no grant after a loss. It does if losses are reported there: the
+    /// loss is reported first, and a lost hold stays lost. Or it was announced there.
+    fn is_upgrade(&self, fence: u64, by: u64) -> bool {
+        by != 0 && self.notices_by == by || self.announced == Some(fence)
+    }
+
     /// The server has it under `fence`, or a larger one. What was lost keeps the fence
     /// that it had: the server has granted the lock again.
     fn is_under(&mut self, now: Instant, fence: u64) {
@@ -446,8 +453,8 @@ impl Engine {
         let upgrades = ask.is_exclusive() && !hold.ask.is_exclusive();
         let is_larger = grant.fence > hold.proof.fence();
         let is_upgraded = (upgrades || hold.is_upgrading) && is_larger;
-        let is_same =
-            hold.has_fence(grant.fence) || is_upgraded && self.is_upgrade(hold, grant.fence);
+        let is_same = hold.has_fence(grant.fence)
+            || is_upgraded && hold.is_upgrade(grant.fence, grant.connection);
         if !is_same || !self.extend_validity(now, id, grant) {
             return false;
         }
@@ -463,6 +470,8 @@ impl Engine {
             hold.writers += 1;
             hold.is_upgrading = false;
         }
+        let node = hold.node;
+        self.check_if_elsewhere(now, id, node, grant.connection);
         true
     }
 
@@ -707,13 +716,12 @@ impl Engine {
         claims.any(|claim| claim.fence_lost >= fence)
     }
 
-    /// An upgrade that was granted too late has been undone.
-    pub(super) fn undone(&mut self, now: Instant, id: Id, fence: u64) {
-        let hides_loss = |hold: &Hold| fence > hold.proof.fence() && !self.is_upgrade(hold, fence);
-        let may_hide_loss = self.holds.get(&id).is_some_and(|hold| hides_loss(hold));
+    /// An upgrade that was granted too late has been undone, as that connection says.
+    pub(super) fn undone(&mut self, now: Instant, id: Id, fence: u64, by: u64) {
         let Some(hold) = self.holds.get_mut(&id) else {
             return;
         };
+        let may_hide_loss = fence > hold.proof.fence() && !hold.is_upgrade(fence, by);
         hold.is_under(now, fence);
         let claims = hold.proof.claims.clone();
         if may_hide_loss || self.is_lost(&claims, fence) {
@@ -727,22 +735,24 @@ impl Engine {
         self.connection(hold.node).is(hold.notices_by)
     }
 
-    /// Whether a larger fence belongs to an upgrade, and to no grant after a loss. It
-    /// is if the server reports losses here: it reports the loss first, and a lost
-    /// hold stays lost. Or it has announced this fence where it did.
-    fn is_upgrade(&self, hold: &Hold, fence: u64) -> bool {
-        self.is_watched(hold) || hold.announced == Some(fence)
+    /// Whether the owner had these keys under `fence` or a larger one, and has lost them.
+    pub(super) fn had(&self, claims: &Claims, fence: u64) -> bool {
+        let mut holds = claims.names().filter_map(|name| {
+            let hold = self.claims.get(name)?.hold?;
+            self.holds.get(&hold)
+        });
+        holds.any(|hold| fence <= hold.proof.fence())
     }
 
-    /// Whether `fence` belongs to this grant. The server named it in reply to a
-    /// request that was made under the fence `asked_under`. If it does not, the
-    /// grant was lost.
+    /// Whether `fence` belongs to this grant. The server named it by the connection
+    /// `by`, in reply to a request that was made under the fence `asked_under`. If it
+    /// does not, the grant was lost.
     pub(super) fn is_confirmed(
         &mut self,
         now: Instant,
         id: Id,
         fence: Option<u64>,
-        asked_under: u64,
+        (asked_under, by): (u64, u64),
     ) -> bool {
         let Some(hold) = self.holds.get(&id) else {
             return false;
@@ -751,7 +761,7 @@ impl Engine {
         // The grant of an upgrade may arrive here before the call that waits for
         // it.
         let is_expected = |fence| {
-            let is_upgraded = || hold.is_upgrading && fence > known && self.is_upgrade(hold, fence);
+            let is_upgraded = || hold.is_upgrading && fence > known && hold.is_upgrade(fence, by);
             hold.has_fence(fence) || fence == asked_under || is_upgraded()
         };
         if let Some(fence) = fence.filter(|fence| is_expected(*fence)) {

@@ -541,7 +541,7 @@ impl CleanUp {
             Ok(Reply::Refused) => self.upgraded = None,
             Ok(Reply::Fence(fence)) => {
                 if let Some(hold) = self.upgraded {
-                    at.engine.undone(at.now, hold, fence);
+                    at.engine.undone(at.now, hold, fence, sent.connection);
                 }
             }
             Ok(_) => {}

@@ -270,7 +270,7 @@ impl Engine {
             } => self.ask(now, call, claims, (ask, value), terms, queueing),
             Event::Release { call, hold, ask } => self.release(now, call, hold, ask),
             Event::Downgrade { call, hold } => self.downgrade(now, call, hold),
-            Event::Extend { call, hold, lease } => self.extend(now, call, hold, lease, None),
+            Event::Extend { call, hold, lease } => self.extend(now, call, hold, lease),
             Event::Raise {
                 call,
                 hold,

@@ -134,10 +134,11 @@ impl Terms {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] below 3 ms, as for a lease, and above 30 days.
+    /// [`Error::OutOfRange`] below 3 ms, as for a lease, above 30 days, and for one
+    /// below three times the [`margin`](Self::margin).
     pub fn max_hold(mut self, bound: Duration) -> Result<Self, Error> {
         self.max_hold = Some(lease_ms("max_hold", bound)?);
-        Ok(self)
+        self.consistent()
     }
 
     /// Ends a hold `grace` after its connection has ended, unless its lease ends
@@ -244,9 +245,9 @@ impl Terms {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] above a third of the lease, or of the grace of a
-    /// [`bound`](Self::bound) hold: renewals need the rest of the time. So set
-    /// these first.
+    /// [`Error::OutOfRange`] above a third of the lease, of the grace of a
+    /// [`bound`](Self::bound) hold or of [`max_hold`](Self::max_hold): renewals need
+    /// the rest of the time. So set these first.
     ///
     /// # Examples
     ///
@@ -268,13 +269,14 @@ impl Terms {
         if self.replicas > 0 {
             self.unbound("left out where replicas are asked")?;
         }
-        let shortest = self.bound.map_or(self.lease, |grace| grace.min(self.lease));
+        let others = self.bound.into_iter().chain(self.max_hold);
+        let shortest = others.fold(self.lease, Duration::min);
         if self.margin > shortest / 3 {
             return Err(Error::OutOfRange {
                 argument: "margin",
                 value: format!("{:?}", self.margin),
                 limit: format!(
-                    "at most a third of the lease and of a grace, {:?}",
+                    "at most a third of the lease, of a grace and of max_hold, {:?}",
                     shortest / 3
                 )
                 .into(),
@@ -604,7 +606,7 @@ mod tests {
     }
 
     #[test]
-    fn a_margin_is_at_most_a_third_of_the_lease_and_of_the_grace() {
+    fn a_margin_is_at_most_a_third_of_the_lease_of_the_grace_and_of_max_hold() {
         let second = Duration::from_secs(1);
         let terms = Terms::new().margin(10 * second).unwrap();
         let refused = [
@@ -612,6 +614,7 @@ mod tests {
             terms.lease(29 * second),
             terms.bound(29 * second),
             terms.bound(Duration::ZERO),
+            terms.max_hold(29 * second),
         ];
         for refused in refused {
             let error = refused.unwrap_err().to_string();

@@ -340,7 +340,7 @@ impl Engine {
             Err(Fault::Refused(Error::OutOfMemory(_) | Error::QueueFull(_))) => return Ok(()),
             Err(fault) => return Err(fault),
         };
-        if self.is_confirmed(now, id, fence, asked_under)
+        if self.is_confirmed(now, id, fence, (asked_under, sent.connection))
             && let Some(hold) = self.holds.get_mut(&id)
         {
             hold.notified_by(sent.connection);
@@ -386,7 +386,8 @@ impl Engine {
         asked: (Duration, u64),
         fence: Option<u64>,
     ) -> bool {
-        self.is_confirmed(now, id, fence, asked.1) && self.count(now, id, sent, asked)
+        let asked_under = (asked.1, sent.connection);
+        self.is_confirmed(now, id, fence, asked_under) && self.count(now, id, sent, asked)
     }
 
     fn count(&mut self, now: Instant, id: Id, sent: Sent, (lease, fence): (Duration, u64)) -> bool {
@@ -644,6 +645,8 @@ pub(super) struct Extension {
     lease: Duration,
     /// The new fence, if raised.
     raise: Option<u64>,
+    /// The terms that it gets then, from that moment on; none once it has them.
+    terms: Option<(Instant, Terms)>,
     /// The new value, if any.
     value: Option<Value>,
     /// The lease to which renewals return if the server refuses.
@@ -653,14 +656,9 @@ pub(super) struct Extension {
 }
 
 impl Engine {
-    /// Raises the fence of a hold, which uses `terms` for renewals from now on.
+    /// Raises the fence of a hold, which uses `terms` for renewals from its turn on.
     pub(super) fn raise(&mut self, now: Instant, call: Id, id: Id, fence: u64, terms: Terms) {
-        if let Some(hold) = self.holds.get_mut(&id) {
-            let bound = hold.terms.bound;
-            (hold.taken, hold.terms) = (now, Terms { bound, ..terms });
-        }
-        let lease = terms.lease_at(now, now).unwrap_or(terms.lease);
-        self.extend(now, call, id, lease, Some(fence));
+        self.renew_once(now, call, id, (terms.lease, Some((fence, terms)), None));
     }
 
     /// Publishes another value with a hold, whose lease stays the same.
@@ -668,15 +666,8 @@ impl Engine {
         self.renew_once(now, call, id, (Duration::ZERO, None, Some(value)));
     }
 
-    pub(super) fn extend(
-        &mut self,
-        now: Instant,
-        call: Id,
-        id: Id,
-        lease: Duration,
-        raise: Option<u64>,
-    ) {
-        self.renew_once(now, call, id, (lease, raise, None));
+    pub(super) fn extend(&mut self, now: Instant, call: Id, id: Id, lease: Duration) {
+        self.renew_once(now, call, id, (lease, None, None));
     }
 
     fn renew_once(
@@ -684,7 +675,7 @@ impl Engine {
         now: Instant,
         call: Id,
         id: Id,
-        (lease, raise, value): (Duration, Option<u64>, Option<Value>),
+        (lease, raise, value): (Duration, Option<(u64, Terms)>, Option<Value>),
     ) {
         let error = match (self.loss(now, id), self.holds.get(&id)) {
             (Some(loss), _) => Error::Lost(loss),
@@ -693,7 +684,8 @@ impl Engine {
                 let task = Task::Extend(Extension {
                     hold: id,
                     lease,
-                    raise,
+                    raise: raise.map(|(fence, _)| fence),
+                    terms: raise.map(|(_, terms)| (now, terms)),
                     value,
                     before: None,
                     asked: (lease, hold.proof.fence()),
@@ -737,6 +729,15 @@ impl Extension {
         let Some(hold) = engine.holds.get_mut(&self.hold) else {
             return Next::End(Outcome::Failed(Error::Closed));
         };
+        if let Some((from, terms)) = self.terms.take() {
+            let (bound, lease) = (hold.terms.bound, terms.lease.max(hold.terms.lease));
+            let terms = Terms {
+                bound,
+                ..terms.lasting(lease)
+            };
+            (hold.taken, hold.terms) = (from, terms);
+            self.lease = terms.lease_at(from, now).unwrap_or(terms.lease);
+        }
         // A renewal from now on must not end it sooner.
         let before = *self.before.get_or_insert(hold.terms.lease);
         hold.terms.lease = before.max(self.lease);

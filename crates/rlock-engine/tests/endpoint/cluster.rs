@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rlock_engine::engine::node::Node;
-use rlock_engine::engine::terms::Terms;
+use rlock_engine::engine::terms::{Ask, Terms};
 
 use crate::played::{self, Played, bulk, list, push};
 
@@ -905,4 +905,64 @@ fn a_bound_hold_outlasts_a_stall_after_which_its_server_has_answered() {
         }
     }
     assert!(stalls > 0);
+}
+
+/// What a former server of the slot and the new one answer about `{a}y`, which the owner holds.
+fn answers_of_both(it: &mut Played, at: &[usize], fence: u64) {
+    for connection in at {
+        it.answers_each(*connection, |asked| match asked {
+            asked if asked.contains("{a}y") => format!(":{fence}\r\n"),
+            asked if asked.contains("RLOCK") => ":9\r\n".to_owned(),
+            asked if asked.starts_with("PING") => "+PONG\r\n".to_owned(),
+            asked if asked.starts_with("CLUSTER SLOTS") => slots(&[(0, 16383, "m")]),
+            asked if asked.starts_with("CLUSTER INFO") => info("ok", 2),
+            _ => String::new(),
+        });
+    }
+}
+
+/// The connection that reports losses named it, so no report is missing. The slot has moved to another server meanwhile.
+#[test]
+fn an_upgrade_by_the_former_server_of_a_key_is_no_loss() {
+    for reply in ["%0\r\n", "-MOVED 15495 m:7\r\n"] {
+        let mut it = connected();
+        it.asks_mode("{a}y", Ask::Shared);
+        it.answers(3, "RLOCK.ACQUIRE {a}y o", ":10\r\n");
+        it.queries("a");
+        it.asks_mode("{a}y", Ask::Exclusive);
+        it.answers(3, "RLOCK.INFO", reply);
+        it.answers(3, "RLOCK.ACQUIRE {a}y o", ":11\r\n");
+        for _ in 0..5 {
+            answers_of_both(&mut it, &[2, 3], 11);
+            it.passes(100);
+        }
+        let did = it.did();
+        assert!(did.iter().any(|it| it.ends_with("granted 11")), "{did:?}");
+        assert!(!did.iter().any(|it| it.starts_with("over")), "{did:?}");
+    }
+}
+
+/// The new server has said that the lock is shared, under fence 10. Then the former one, which does not know of its
+/// successor, grants an upgrade.
+#[test]
+fn an_upgrade_by_a_former_server_is_checked_at_the_new_one() {
+    let mut it = connected();
+    it.asks_mode("{a}y", Ask::Shared);
+    it.answers(3, "RLOCK.ACQUIRE {a}y o", ":10\r\n");
+    it.queries("a");
+    it.asks_mode("{a}y", Ask::Exclusive);
+    it.answers(3, "RLOCK.INFO", "-MOVED 15495 m:7\r\n");
+    for _ in 0..3 {
+        answers_of_both(&mut it, &[2], 10);
+        it.passes(5);
+    }
+    it.actions();
+    it.answers(3, "RLOCK.ACQUIRE {a}y o", ":11\r\n");
+    for _ in 0..5 {
+        it.passes(20);
+        answers_of_both(&mut it, &[2], 10);
+    }
+    // The shared one, and what was granted.
+    let over = it.did().into_iter().filter(|it| it.starts_with("over"));
+    assert_eq!(over.count(), 2);
 }

@@ -414,3 +414,20 @@ fn a_flush_waits_for_what_its_clean_up_has_still_to_undo() {
     assert!(did.contains(&OVER.to_owned()), "{did:?}");
     assert!(!did.contains(&"flushed".to_owned()), "{did:?}");
 }
+
+/// A call waits for a connection when the hold is lost that it wanted to enter. The server may still have that one.
+#[test]
+fn a_call_that_began_before_a_loss_does_not_get_the_lost_permits() {
+    let mut it = Played::connected();
+    it.asks_mode("k", permits(2));
+    it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+    it.ends(1);
+    it.passes(5_000);
+    it.asks_mode("k", permits(5));
+    it.passes(27_000);
+    let number = it.connections();
+    it.greeted(number);
+    let actions = it.actions();
+    let release = format!("{number} RLOCK.RELEASE k o ALL FENCE 7");
+    assert_eq!(actions.last(), Some(&release), "{actions:?}");
+}

@@ -1048,6 +1048,14 @@ fn a_lock_is_lost_with_its_majority() {
         passes 3000 : 1 RELEASE FENCE 51; over 2: its lease ended; 23 RELEASE FENCE 52
         passes 60000",
     );
+    plays(
+        "# A part that was taken again says nothing of a later loss.
+        holds bound=1000
+        loses 3 : 3 ACQUIRE 30000 BIND 1000
+        passes 5000
+        down 123
+        passes 1000 : over 2: its lease ended",
+    );
     // Its end is seen when it is looked at, even without a tick.
     let mut it = plays("holds");
     it.now = it.now + Duration::from_secs(30);
@@ -1620,4 +1628,48 @@ fn a_bound_lock_outlasts_a_stall_if_a_tick_and_a_loss_come_before_the_answers() 
     for event in ["loses 1", "answers 1"] {
         outlasts_stalls(3, true, &[event, "answers 2", "answers 3"]);
     }
+}
+
+/// Only the members' answers to the extension arrive.
+#[test]
+fn a_re_entry_during_an_extension_shortens_no_lease() {
+    let mut it = plays(
+        "holds
+        passes 2000
+        silent 123
+        extend 2 60000 : 123 RENEW 60000
+        lock
+        passes 4900 : call 4: granted 51; 123 RENEW 60000",
+    );
+    for (at, asked) in std::mem::take(&mut it.asked) {
+        assert_ne!(asked, "RLOCK.RENEW k o 30000");
+        let reply = it.members[at].reply(&asked);
+        let (connection, bytes) = (it.members[at].connection.unwrap(), reply.as_bytes());
+        it.handle(Event::Received { connection, bytes });
+    }
+    assert!(it.held().0 > Duration::from_secs(45));
+}
+
+/// Each member answers within 45 ms: how long an answer is waited for depends on the lease.
+#[test]
+fn a_short_longest_time_makes_no_member_slow() {
+    let mut it = plays("silent 123\n lock max_hold=400 ever : 123 ACQUIRE 400");
+    let mut late = VecDeque::new();
+    for ms in 0..200 {
+        it.takes("passes 1");
+        late.extend(it.asked.drain(..).map(|asked| (ms + 45, asked)));
+        while let Some((_, (at, asked))) = late.pop_front_if(|(due, _)| *due <= ms) {
+            let reply = it.members[at].reply(&asked);
+            let (connection, bytes) = (it.members[at].connection.unwrap(), reply.as_bytes());
+            it.handle(Event::Received { connection, bytes });
+        }
+    }
+    let done = it.done();
+    assert!(done.contains("call 2: granted 51"), "{done}");
+    plays(
+        "# Nor is the turn given up sooner.
+        taken 23
+        lock max_hold=2000 ever : 123 ACQUIRE 2000; 2 ACQUIRE 2000 WAIT 0
+        passes 10000",
+    );
 }

@@ -28,8 +28,6 @@ pub(super) struct Hold {
     pub(super) proof: Arc<Proof>,
     /// All that counts has the fence, or a larger one. Empty when it was lost.
     pub(super) contacts: Vec<Contact>,
-    /// Whether a server has ended one of them.
-    was_ended: bool,
     /// Whether its loss was reported.
     pub(super) is_reported: bool,
     late_checks: LateChecks,
@@ -59,7 +57,6 @@ impl Hold {
             claims,
             terms: seats.terms,
             contacts: std::mem::take(&mut seats.contacts),
-            was_ended: false,
             is_reported: false,
             late_checks: LateChecks::default(),
             is_risk_reported: false,
@@ -85,8 +82,9 @@ impl Hold {
         let is_over = |part: &Part| part.proof.valid_until().is_none();
         let is_ended =
             |part: &Part| is_over(part) && part.proof.end_of(now) == Some(Loss::EndedByServer);
-        let was_ended = self.parts().any(|(_, part)| is_ended(part));
-        self.was_ended |= was_ended;
+        for contact in &mut self.contacts {
+            contact.was_ended |= contact.counted().is_some_and(is_ended);
+        }
         let end = self.end_by(|proof| live_end(proof, now));
         if let Some(end) = end
             && now < end
@@ -95,7 +93,8 @@ impl Hold {
             return true;
         }
         // A majority may outlive its longest time.
-        match self.was_ended && end.is_none() {
+        let was_ended = self.contacts.iter().any(|contact| contact.was_ended);
+        match was_ended && end.is_none() {
             true => drop(self.proof.lose(now)),
             false => self.proof.expire(),
         }
@@ -248,7 +247,7 @@ impl Hold {
                 }
             }
             Answer::Done => {
-                (contact.failures, contact.again) = (0, now);
+                (contact.failures, contact.again, contact.was_ended) = (0, now, false);
                 return;
             }
             Answer::Refused | Answer::Failed(_) | Answer::Gone | Answer::Stuck => {}

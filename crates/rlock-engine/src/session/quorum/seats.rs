@@ -62,6 +62,8 @@ pub(super) struct Contact {
     pub(super) member: usize,
     pub(super) asking: Option<Id>,
     pub(super) part: Option<Part>,
+    /// Whether its server has ended what was held there, and not granted it again.
+    pub(super) was_ended: bool,
     /// How often it did not answer, and when to ask it again.
     pub(super) failures: u32,
     pub(super) again: Instant,
@@ -82,6 +84,7 @@ impl Seats {
             member,
             asking: None,
             part: None,
+            was_ended: false,
             failures: 0,
             again: now,
         });
@@ -178,14 +181,7 @@ impl Seats {
 
     fn ask(&mut self, now: Instant, members: &mut Members, place: usize, queueing: Queueing) {
         let holds_others = self.contacts.iter().any(|contact| contact.part.is_some());
-        let (by, claims) = (By::Seat(self.call), self.claims.clone());
-        // The longest time of a hold begins with the hold: until then, a part is renewed,
-        // but never for longer than that.
-        let lease = self.terms.lease_at(now, now).unwrap_or(self.terms.lease);
-        let terms = Terms {
-            max_hold: None,
-            ..self.terms.lasting(lease)
-        };
+        let (by, claims, terms) = (By::Seat(self.call), self.claims.clone(), self.terms);
         self.at(place, |it| {
             it.leave(now, members);
             it.ask(now, members, by, (claims, terms), (queueing, holds_others));
@@ -292,8 +288,8 @@ impl Contact {
     }
 
     /// Asks for the lock: only for as long as it takes where it is
-    /// queued for with no others held. It is renewed until all is decided, even with a
-    /// fixed lease.
+    /// queued for with no others held. It is renewed until all is decided,
+    /// whatever the terms, but never for longer than they allow a hold.
     pub(super) fn ask(
         &mut self,
         now: Instant,
@@ -306,13 +302,15 @@ impl Contact {
             Queueing::Try => Limit::Try,
             Queueing::AtMost(_) | Queueing::Unlimited => Limit::Queue { holds_others },
         };
+        let lease = terms.lease_at(now, now).unwrap_or(terms.lease);
         let lock = Call::Lock(Lock {
             claims,
             ask: Ask::Exclusive,
             value: None,
             terms: Terms {
                 renewed: true,
-                ..terms
+                max_hold: None,
+                ..terms.lasting(lease)
             },
             queueing,
         });

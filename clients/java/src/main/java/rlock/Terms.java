@@ -70,7 +70,7 @@ public final class Terms {
 
     /**
      * How long before the lease ends at the server the hold is lost here: time for code that looks at its hold now and then.
-     * At most a third of the lease and of {@code bound}. Default zero.
+     * At most a third of the lease, of {@code bound} and of {@code maxHold}. Default zero.
      */
     public Terms margin(Duration margin) {
         return new Terms(lease, isRenewed, maxHold, bound, replicas, Objects.requireNonNull(margin, "margin"), reportsLoss);
