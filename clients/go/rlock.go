@@ -279,17 +279,17 @@ func (c *Client) Run(ctx context.Context, key string, work func(context.Context,
 
 // Hold is one lock or several, from the grant until Release or until a loss.
 type Hold struct {
-	client     *Client
-	number     uint64
-	keys       []string
-	owner      string
-	fences     map[string]uint64
-	ignore     bool
-	onRisk     func(time.Duration)
-	context    *holdContext
-	cancel     context.CancelCauseFunc
-	permits    uint32 // Those that are not released yet. The client's lock guards this and isReleased.
-	isReleased bool
+	client    *Client
+	number    uint64
+	keys      []string
+	owner     string
+	fences    map[string]uint64
+	ignore    bool
+	onRisk    func(time.Duration)
+	context   *holdContext
+	cancel    context.CancelCauseFunc
+	permits   uint32 // Those that are not released yet. The client's lock guards this and releasing.
+	releasing *call
 }
 
 // holdContext ends together with the lease, even if the process was paused and no timer has run yet.
@@ -380,7 +380,8 @@ func (h *Hold) lost(why string) *Error {
 }
 
 // Release releases the lock. It returns ErrLost if the lock was lost before. If the context ends before the server has
-// answered, Release returns its cause, and the client releases the lock in the background. Only the first call has an effect.
+// answered, Release returns its cause, and the client releases the lock in the background. Only the first call has an effect;
+// later ones wait for its outcome.
 func (h *Hold) Release(ctx context.Context) error { return h.release(ctx, none) }
 
 // ReleasePermits releases some permits of a semaphore, and the hold keeps the others. With its last permits the hold ends, as
@@ -393,7 +394,7 @@ func (h *Hold) ReleasePermits(ctx context.Context, permits uint32) error {
 	c.mu.Lock()
 	held := h.permits
 	switch {
-	case held == 0 || h.isReleased:
+	case held == 0 || h.releasing != nil:
 		c.mu.Unlock()
 		return h.lost(losses[endingReleased])
 	case permits < 1 || permits > held:
@@ -407,7 +408,7 @@ func (h *Hold) ReleasePermits(ctx context.Context, permits uint32) error {
 	}
 	call, event, err := c.beginLocked(nil)
 	if err != nil {
-		return err
+		return h.notReleased(err)
 	}
 	h.permits -= permits
 	event.releasePermits(call.number, h.number, permits)
@@ -432,15 +433,15 @@ func (h *Hold) release(ctx context.Context, least uint64) error {
 	require(ctx)
 	c := h.client
 	c.mu.Lock()
-	if h.isReleased {
+	if h.releasing != nil {
 		c.mu.Unlock()
-		return nil
+		return h.released(ctx, h.releasing)
 	}
-	h.isReleased = true
 	call, event, err := c.beginLocked(nil)
 	if err != nil {
-		return err
+		return h.notReleased(err)
 	}
+	h.releasing = call
 	delete(c.holds, h.number)
 	h.end(errReleased)
 	event.release(call.number, h.number, least)
@@ -451,7 +452,18 @@ func (h *Hold) release(ctx context.Context, least uint64) error {
 // errReleased is the cause of the end of a hold's context by its release.
 var errReleased = fmt.Errorf("the lock was released: %w", context.Canceled)
 
-// released waits for the end of a release.
+// notReleased is the error of a release that the client is too late for: a loss comes first.
+func (h *Hold) notReleased(err error) error {
+	if why := h.Check(); errors.Is(why, ErrLost) {
+		if h.ignore {
+			return nil
+		}
+		return why
+	}
+	return err
+}
+
+// released waits for the end of a release, as several callers may.
 func (h *Hold) released(ctx context.Context, call *call) error {
 	ctx, stop := withoutHolds(ctx)
 	defer stop()
@@ -465,6 +477,7 @@ func (h *Hold) released(ctx context.Context, call *call) error {
 			return context.Cause(ctx)
 		}
 	}
+	call.done <- ended
 	if ended.kind == acFailed && !(h.ignore && ended.code == "Lost") {
 		return &Error{Code: ended.code, Message: ended.text, Transient: ended.transient}
 	}

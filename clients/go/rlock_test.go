@@ -566,6 +566,35 @@ func TestReleaseOfALoss(t *testing.T) {
 			is(t, release(hold), ErrLost)
 		}
 	}
+	lost, ignored, held := must(c.Lock(background, "l"))(t), must(c.Lock(background, "i", IgnoreLoss()))(t), must(c.Lock(background, "h"))(t)
+	for _, hold := range []*Hold{lost, ignored} {
+		must(c.Force(background, hold.Keys()[0]))(t)
+		<-hold.Context().Done()
+	}
+	done(t, c.Close(background))
+	is(t, lost.Release(background), ErrLost)
+	is(t, lost.ReleasePermits(background, 1), ErrLost)
+	done(t, ignored.Release(background))
+	is(t, held.Release(background), ErrClosed)
+}
+
+// TestReleaseTwice: a second call has the outcome of the first, which has not waited for it.
+func TestReleaseTwice(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	c := connect(t, s.URL, Options{})
+	hold := must(c.Lock(background, "k"))(t)
+	resume := s.pause(t)
+	short, cancel := context.WithTimeout(background, 50*time.Millisecond)
+	defer cancel()
+	is(t, hold.Release(short), context.DeadlineExceeded)
+	again, cancel := context.WithTimeout(background, 50*time.Millisecond)
+	defer cancel()
+	is(t, hold.Release(again), context.DeadlineExceeded)
+	resume()
+	done(t, hold.Release(background))
+	isTrue(t, isFree(t, s.port(), "k"))
+	done(t, hold.Release(background))
 }
 
 // TestThousands: they share one connection, and need no goroutines.

@@ -83,5 +83,5 @@ func (q *Quorum) Run(ctx context.Context, key string, work func(context.Context,
 func (q *Quorum) Activity() *rlock.Activity { return q.client.Activity() }
 
 // Close ends all waits with rlock.ErrClosed, releases all holds, and closes the connections: see rlock.Client.Close. It waits
-// for the members that can be reached, until the context ends.
+// for a majority and for all members that can be reached, until the context ends.
 func (q *Quorum) Close(ctx context.Context) error { return q.client.Close(ctx) }

@@ -76,6 +76,17 @@ test('waits that are abandoned while a connection opens leave no connection', as
   await eventually('it is free', () => isFree(port, 'k'));
 });
 
+test('a release after the end of the client tells of a loss before it', async t => {
+  const { servers: [{ url, port }] } = await start(t);
+  const client = new Client(url);
+  const [lost, held] = [await client.lock('k'), await client.lock('held')];
+  await ask(port, 'RLOCK.FORCE', 'k');
+  await eventually('it is lost', () => !lost.isValid);
+  await client.close();
+  await assert.rejects(lost.release(), { code: 'Lost' });
+  await assert.rejects(held.release(), { code: 'Closed' });
+});
+
 test('lost replies and connections that end cost no lock and leave none', async t => {
   const { servers: [{ port }] } = await start(t);
   const net = await network(t, port);

@@ -462,10 +462,13 @@ class LockBase:
                 return
             event, field = (wire.release, self._terms.least) if is_last else (wire.release_permits, permits)
             await hold.host.call(Call(hold.keys), event, hold.number, field)
-        except errors.Lost:
+        except (errors.Lost, errors.Closed) as error:
+            # A client that is closed does not ask whether the lock was lost.
+            if isinstance(error, errors.Closed) and not hold.is_lost:
+                raise
             # Another thread may have released the rest before this request was sent.
             if self._terms.raise_lost and (is_last or not hold.is_released):
-                raise
+                raise (hold.loss or error) from None
         except errors.Error:
             raise
         except BaseException:

@@ -196,7 +196,8 @@ class Hold:
         self.host, self.number, self.keys = host, number, about.keys
         self.on_loss, self.on_risk = about.on_loss, about.on_risk
         self.owner, self.fences = "", {}  # type: str, Dict[bytes, int]
-        self.loss: Optional[errors.Lost] = None
+        self.loss: Optional[errors.Lost] = None  # Or the end of its client.
+        self.is_lost = False
         self.is_released, self.is_of_block, self.permits = False, False, 1
         # Its thread can take it again, if an exception from a signal handler has left it locked.
         self.lock = threading.RLock()
@@ -469,8 +470,8 @@ class Host:
         if kind == wire.OVER:
             hold = self.hold(number)
             if hold and not hold.loss:
-                hold.loss = hold.lost(_LOSSES[rest[0]])
-                if rest[0] != wire.ENDING_RELEASED and hold.on_loss:
+                hold.loss, hold.is_lost = hold.lost(_LOSSES[rest[0]]), rest[0] != wire.ENDING_RELEASED
+                if hold.is_lost and hold.on_loss:
                     self.tell(f"on_loss of {hold.loss}", hold.on_loss, hold.loss)
             return None
         call = self.calls.get(number)

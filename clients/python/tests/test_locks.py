@@ -822,6 +822,11 @@ def test_a_closed_client(api, server, key):
     waits = threading.Thread(target=wait)
     waits.start()
     until(lambda: server.info(key)["queued"] == 1 and len(server.connections(key)) == 1, "a wait")
+    lost, ignored = (client.lock(f"{key}:lost:{report}", raise_lost=report) for report in (True, False))
+    for each, report in ((lost, True), (ignored, False)):
+        each.acquire()
+        server.ask("RLOCK.FORCE", f"{key}:lost:{report}")
+    until(lambda: lost.lost and ignored.lost, "their losses")
     if isinstance(client, AsyncApi):
         client.aclose()
     else:
@@ -831,6 +836,11 @@ def test_a_closed_client(api, server, key):
     until(lambda: not server.connections(key), "closed connections")
     with pytest.raises(rlock_client.Closed):
         client.lock(key).acquire()
+    with pytest.raises(rlock_client.Closed):
+        lock.release()
+    with pytest.raises(rlock_client.Lost, match="the server ended it"):
+        lost.release()
+    ignored.release()
 
 
 def test_each_call_that_closes_waits_until_nothing_is_held(server, key):

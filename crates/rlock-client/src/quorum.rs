@@ -175,8 +175,8 @@ impl Quorum {
         self.inner.next_owner()
     }
 
-    /// Waits until the background has nothing left to release or withdraw, at
-    /// the members that can be reached. Call this before the end of a process.
+    /// Waits until the background has nothing left to release or withdraw, at a
+    /// majority and at all members that can be reached. Call this before the end of a process.
     ///
     /// # Errors
     ///

@@ -834,6 +834,13 @@ impl Session {
         let Some(guard) = self.end_guard(guard) else {
             return self.fail(call, Error::Lost(Loss::Released));
         };
+        // The engine has forgotten what was lost before its end.
+        let lost = guard.grants().find_map(|it| it.proof.loss(self.now));
+        let is_leaving = self.endpoint.engine().is_leaving() || self.endpoint.is_closed();
+        if let Some(loss) = lost.filter(|_| is_leaving) {
+            self.give_back(guard.into_grants());
+            return self.fail(call, Error::Lost(loss));
+        }
         let count = guard.count();
         self.in_parts(call, count, guard.into_grants(), |call, grant| {
             let (hold, ask) = (grant.proof.hold, grant.ask);

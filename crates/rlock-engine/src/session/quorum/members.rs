@@ -1,7 +1,7 @@
 //! The members of a quorum: what is known of each server, whether it may take
 //! part, and what it is asked.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -304,7 +304,7 @@ impl Members {
     pub(super) fn release(&mut self, now: Instant, member: usize, by: By, part: &Part) -> Id {
         self.parts.remove(&part.guard);
         let (guard, least) = (part.guard, None);
-        let limit = (Limit::Connected, Duration::ZERO);
+        let limit = (Limit::Unlimited, Duration::ZERO);
         self.ask(now, (member, by), limit, Call::Release { guard, least })
     }
 
@@ -373,6 +373,20 @@ impl Members {
     pub(super) fn is_connected(&self, member: usize) -> bool {
         let session = self.sessions.get(member);
         session.is_some_and(|it| it.endpoint().is_connected(Node::default()))
+    }
+
+    /// Whether a member is connected, or was until a moment ago.
+    pub(super) fn is_at_hand(&self, member: usize) -> bool {
+        self.is_connected(member) || self.timers.due(Timer::Gone(member)).is_some()
+    }
+
+    /// The members that are asked these.
+    pub(super) fn asked<'a>(
+        &'a self,
+        questions: &'a BTreeSet<Id>,
+    ) -> impl Iterator<Item = usize> + 'a {
+        let questions = questions.iter();
+        questions.filter_map(|question| Some(self.questions.get(question)?.member))
     }
 
     /// Why a member is not connected, once that is known.

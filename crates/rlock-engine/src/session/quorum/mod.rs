@@ -222,10 +222,13 @@ impl Quorum {
         match begun {
             Call::Flush => self.flush(now, call),
             _ if self.members.is_closed() => {
+                let mut error = Error::Closed;
                 if let Call::Release { guard, .. } = begun {
+                    let loss = self.hold_of(guard).and_then(|it| it.proof.loss(now));
+                    error = loss.map_or(error, Error::Lost);
                     self.leave(now, guard);
                 }
-                self.fail(call, Error::Closed);
+                self.fail(call, error);
             }
             Call::Connect => self.connect(now, call),
             Call::Lock(lock) => self.lock(now, call, lock),
@@ -415,6 +418,14 @@ impl Quorum {
                     if let Some(by) = self.members.forget(now, question) {
                         self.answered(now, by, question, Answer::Gone);
                     }
+                }
+                // They may wait for others only.
+                let calls = self.calls.iter();
+                let waits =
+                    |it: &Progress| matches!(it, Progress::Release(..) | Progress::Flush(_));
+                let waiting = calls.filter(|(_, it)| waits(it)).map(|(call, _)| *call);
+                for call in waiting.collect::<Vec<_>>() {
+                    self.go_on(now, call);
                 }
             }
             Timer::Question(question) => {
@@ -736,11 +747,22 @@ impl Quorum {
             return;
         };
         let mut is_enough = asked.done >= quorum && !is_flush;
-        if is_release && is_enough {
-            // It waits only for those that answer soon.
+        if is_release {
+            // It waits only for those that answer soon, and only if a majority may.
+            let is_possible = asked.done + asked.questions.len() >= quorum;
             let soon = asked.begun + answer_timeout(limits, asked.lease);
-            is_enough = soon <= now;
-            self.members.timers.set(Timer::Call(call), Some(soon));
+            let usable = self.members.usable(now, None);
+            let is_usable = |member| usable.get(member) == Some(&true);
+            let is_last = soon <= now || !self.members.asked(&asked.questions).any(is_usable);
+            let due = (is_enough && !is_last).then_some(soon);
+            self.members.timers.set(Timer::Call(call), due);
+            is_enough = is_enough && is_last || !is_possible;
+        }
+        if is_flush {
+            // The rest of a lock that a majority has released keeps nobody out.
+            let is_free = self.members.count() - asked.questions.len() >= quorum;
+            let mut asked = self.members.asked(&asked.questions);
+            is_enough = is_free && !asked.any(|member| self.members.is_at_hand(member));
         }
         let is_enough = is_enough || asked.questions.is_empty();
         if !is_enough {
@@ -1024,26 +1046,15 @@ impl Quorum {
             };
         }
         let mut asked = Asked::begin(now, lease);
-        let usable = self.members.usable(now, None);
         // The rest is asked first, and the gate last.
         for mut contact in self.end(now, hold).into_iter().rev() {
             let is_part = contact.counted().is_some();
             let part = contact.part.take_if(|_| is_part);
             contact.leave(now, &mut self.members);
-            let Some(part) = part else {
-                continue;
-            };
-            match usable.get(contact.member) {
-                Some(true) => {
-                    let by = By::Call(call);
-                    let question = self.members.release(now, contact.member, by, &part);
-                    asked.questions.insert(question);
-                }
-                // It is better left to the background.
-                _ => {
-                    self.members.leave(now, contact.member, &part);
-                    asked.silent += 1;
-                }
+            if let Some(part) = part {
+                let by = By::Call(call);
+                let question = self.members.release(now, contact.member, by, &part);
+                asked.questions.insert(question);
             }
         }
         self.calls.insert(call, Progress::Release(asked, loss));
@@ -1069,18 +1080,14 @@ impl Quorum {
         self.resolve(call, error.map_or(Outcome::Done, Outcome::Failed));
     }
 
-    /// Waits until nothing is left to clean up at the members that can be reached.
+    /// Waits until nothing is left to clean up at a majority, and at all members that
+    /// can be reached.
     fn flush(&mut self, now: Instant, call: Id) {
         let mut asked = Asked::begin(now, Duration::ZERO);
-        // After the end, each of them knows what it has not released.
-        let is_closed = self.members.is_closed();
         for member in 0..self.members.count() {
-            if is_closed || self.members.is_connected(member) {
-                let (by, limit) = ((member, By::Call(call)), (Limit::Connected, Duration::ZERO));
-                asked
-                    .questions
-                    .insert(self.members.ask(now, by, limit, Call::Flush));
-            }
+            let (by, limit) = ((member, By::Call(call)), (Limit::Unlimited, Duration::ZERO));
+            let question = self.members.ask(now, by, limit, Call::Flush);
+            asked.questions.insert(question);
         }
         self.calls.insert(call, Progress::Flush(asked));
         self.go_on(now, call);

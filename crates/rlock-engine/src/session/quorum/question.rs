@@ -35,8 +35,6 @@ pub(super) enum Limit {
     Queue {
         holds_others: bool,
     },
-    /// While it is connected.
-    Connected,
     Unlimited,
 }
 
@@ -104,7 +102,7 @@ impl Question {
         let late = match limit {
             Limit::Try | Limit::Change => Some(answer_timeout),
             Limit::Queue { .. } => Some(QUIET + answer_timeout),
-            Limit::Connected | Limit::Unlimited => None,
+            Limit::Unlimited => None,
         };
         let is_stuck = limit == Limit::Queue { holds_others: true };
         Self {

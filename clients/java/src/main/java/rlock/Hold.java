@@ -4,6 +4,7 @@ import java.time.Duration;
 import java.util.Collections;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.Executor;
 import java.util.function.Consumer;
@@ -67,12 +68,15 @@ public class Hold implements AutoCloseable {
         return fences;
     }
 
-    /** How long the lock stays held if the server sends nothing more; zero if it is lost or released. */
+    /**
+     * How long the lock stays held if the server sends nothing more; zero if it is lost or released. It asks the client's thread:
+     * in a monitor that a listener or {@code onRisk} waits for, both would wait for ever.
+     */
     public Duration remaining() {
         return isReleased() || over.isDone() ? Duration.ZERO : Duration.ofNanos(client.remaining(number));
     }
 
-    /** Whether the lock is held now. */
+    /** Whether the lock is held now, as {@link #remaining} says. */
     public boolean isValid() {
         return !remaining().isZero();
     }
@@ -92,8 +96,12 @@ public class Hold implements AutoCloseable {
         throw lostFor(known == null ? Client.why(Format.ENDING_LEASE_ENDED) : known.getMessage());
     }
 
-    /** Runs {@code action} in {@code executor} when the lock is lost; at once if it has been lost. */
+    /**
+     * Runs {@code action} in {@code executor} when the lock is lost; at once if it has been lost. {@code Runnable::run} runs it on
+     * the client's thread, where it must not block.
+     */
     public Hold onLost(Consumer<LostException> action, Executor executor) {
+        Objects.requireNonNull(action, "action");
         over.thenAcceptAsync(why -> {
             if (why instanceof LostException) {
                 action.accept((LostException) why);
@@ -177,7 +185,10 @@ public class Hold implements AutoCloseable {
         Client.Event event = (to, call) -> isLast
                 ? Format.release(to, call, number, time)
                 : Format.releasePermits(to, call, number, some);
-        client.call(null, null, true, event).whenComplete((action, error) -> {
+        client.call(null, null, true, event).whenComplete((action, failure) -> {
+            // A client that is closed does not ask whether it was lost.
+            var known = over.getNow(null);
+            var error = failure != null && known instanceof LostException ? known : failure;
             // Another thread may have released the rest before this event was sent.
             var isLost = error instanceof LostException && (isLast || !isReleased());
             try {

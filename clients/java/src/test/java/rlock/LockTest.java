@@ -809,11 +809,17 @@ class LockTest {
             var hold = client.getLock("k").acquire();
             var waits = client.getLock("k").acquireAsync();
             eventually("it waits", () -> server.isQueued("k", 1));
+            var lost = client.getLock("lost").acquire();
+            ask(server.port(), "RLOCK.FORCE", "lost");
+            eventually("its loss", () -> !lost.isValid());
             client.close();
+            var loss = assertThrows(LostException.class, lost::close);
+            assertEquals("lost: the lock was lost: the server ended it", loss.getMessage());
             var error = assertThrows(CompletionException.class, waits::join);
             assertEquals("Closed", ((RlockException) error.getCause()).code());
             assertTrue(!hold.isValid() && server.isFree("k"));
             assertEquals("k: the lock was lost: the client has been closed", assertThrows(LostException.class, hold::check).getMessage());
+            assertEquals("Closed", code(hold::close));
             assertEquals("Closed", code(client.getLock("k")::lock));
             eventually("no connection", () -> server.connections() == 0);
         }
