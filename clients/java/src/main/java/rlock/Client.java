@@ -174,6 +174,10 @@ public final class Client implements AutoCloseable {
      * no more: use {@link RLock#acquire} or another activity for these.
      */
     public RLock getSemaphore(String name, int limit, int permits) {
+        // The engine checks the rest, but knows no numbers below zero.
+        if (limit < 0 || permits < 0) {
+            throw new IllegalArgumentException("permits is " + Math.min(limit, permits) + ", it must be from 1 to 1000000");
+        }
         return new RLock(this, List.of(name), new Format.Mode(Format.ACCESS_PERMITS, permits, limit), Terms.DEFAULT);
     }
 
@@ -229,6 +233,7 @@ public final class Client implements AutoCloseable {
     }
 
     private Object ask(String key, boolean changes, String command, String... options) {
+        Engine.checkText("name", key);
         var name = key.getBytes(StandardCharsets.UTF_8);
         var words = Stream.concat(Stream.of(command, key), Stream.of(options)).collect(Collectors.toList());
         var end = join(() -> call(null, (event, call) -> Format.question(event, call, name, words, changes, Engine.NONE)));

@@ -87,6 +87,13 @@ final class Engine {
         }
     }
 
+    /** A text whose UTF-8 is another text's, too, would be the same lock. */
+    static void checkText(String name, String text) {
+        if (!StandardCharsets.UTF_8.newEncoder().canEncode(text)) {
+            throw new IllegalArgumentException(name + " has half of a surrogate pair, it must be well-formed text");
+        }
+    }
+
     /** In nanoseconds, as its deadlines are. */
     long now() {
         return clock.now();

@@ -135,6 +135,7 @@ public class Hold implements AutoCloseable {
      * @throws IllegalArgumentException if {@code least} is below zero or above 30 days; the lock stays held then
      */
     public void releaseAfter(Duration least) {
+        Objects.requireNonNull(least, "least");
         client.join(() -> release(null, least));
     }
 
@@ -225,7 +226,7 @@ public class Hold implements AutoCloseable {
 
     /** Makes the lease last for at least this time from now. */
     public void extend(Duration lease) {
-        var millis = Engine.millis("lease", lease);
+        var millis = Engine.millis("lease", Objects.requireNonNull(lease, "lease"));
         client.join(() -> client.call(null, (to, call) -> Format.extend(to, call, number, millis)));
     }
 

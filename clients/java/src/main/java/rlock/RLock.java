@@ -33,6 +33,7 @@ public final class RLock implements Lock {
     }
 
     private RLock(Client client, List<String> keys, Format.Mode mode, Terms terms, Consumer<Duration> onRisk) {
+        keys.forEach(key -> Engine.checkText("name", key));
         this.client = client;
         this.keys = keys;
         this.mode = mode;

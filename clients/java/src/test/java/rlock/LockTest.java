@@ -276,6 +276,10 @@ class LockTest {
             var early = client.getLock("early").with(standard.margin(SECOND.multipliedBy(10))).acquire();
             assertTrue(early.remaining().compareTo(SECOND.multipliedBy(20)) < 0);
             assertThrows(IllegalArgumentException.class, client.getLock("x").with(standard.margin(SECOND.multipliedBy(11)))::acquire);
+            for (var each : List.<Runnable>of(() -> early.extend(null), () -> early.releaseAfter(null), () -> early.onLost(null, Runnable::run))) {
+                assertThrows(NullPointerException.class, each::run);
+            }
+            assertTrue(early.isValid());
             var ignored = client.getLock("ignored").with(standard.fixedLease(millis(3)).ignoringLoss()).acquire();
             pause(400);
             ignored.close();
@@ -313,6 +317,10 @@ class LockTest {
             assertEquals(assertThrows(IllegalArgumentException.class, client.getMultiLock()::lock).getMessage(),
                     assertThrows(IllegalArgumentException.class, client.getMultiLock()::isLocked).getMessage());
             assertThrows(IllegalArgumentException.class, () -> Terms.standard().replicas(70_000));
+            for (var each : List.<Runnable>of(() -> client.getSemaphore("k", 3, -1), () -> client.getSemaphore("k", -1, 1),
+                    () -> client.getLock("\uD800"), () -> client.info("\uDBFF"))) {
+                assertThrows(IllegalArgumentException.class, each::run);
+            }
             client.close(Duration.ZERO);
         }
     }
