@@ -757,7 +757,8 @@ impl World<'_> {
                 }
                 // A replica that takes over may not know of the release, and a lease is longer if its clock goes back.
                 let is_calm = ended.begun > self.disturbed;
-                let is_free = is_calm && self.set_back == 0;
+                // A late request of an earlier connection may take it again.
+                let is_free = is_calm && self.set_back == 0 && !self.clients[client].is_unsure;
                 let mut free = kept.iter().filter(|it| it.2 == 0 && is_free);
                 let held = free.find(|it| self.there(&it.0, &it.1).is_some());
                 if let Some(held) = held.map(|it| format!("{it:?} is not free")) {

@@ -606,6 +606,12 @@ impl World<'_> {
         let is_sharded = self.kind == Kind::Cluster;
         match (words[0].as_str(), second) {
             ("WAIT", _) => format!(":{}\r\n", self.below(8).min(1)),
+            ("CLIENT", "INFO") => {
+                let name = NAMES[host];
+                bulk(&format!(
+                    "id={session} addr=a:{session} laddr={name}:1 fd=8"
+                ))
+            }
             ("ASKING", _) => {
                 peer.is_asking = true;
                 "+OK\r\n".to_owned()

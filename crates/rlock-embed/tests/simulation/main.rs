@@ -32,7 +32,7 @@ use twin::Wasm;
 use world::{Kind, Seen, World};
 
 /// Seeds that failed at some time.
-const FAILED: [u64; 25] = [
+const FAILED: [u64; 29] = [
     752_415_771_224,
     615_042_271_483,
     674_860_721_595,
@@ -58,6 +58,10 @@ const FAILED: [u64; 25] = [
     572_178_887_945,
     442_657_061_623,
     216_967_383_581,
+    195_978_031_006,
+    792_929_022_758,
+    797_761_158_706,
+    90_382_704_013,
 ];
 /// How long new seeds are tried for each kind of world.
 const TIME: Duration = Duration::from_secs(30);

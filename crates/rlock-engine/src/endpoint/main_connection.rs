@@ -21,6 +21,9 @@ const SETTLED: Duration = Duration::from_secs(5);
 /// server with a single slot, they fail in less than 0.1 % of cases.
 const TAGS_MAX: u32 = 120_000;
 
+/// How many connections to former masters are remembered.
+const ELSEWHERE_MAX: usize = 16;
+
 /// The main connection of a server.
 #[derive(Debug, Default)]
 pub(super) struct MainConnection {
@@ -103,6 +106,25 @@ impl Outage {
 impl MainConnection {
     pub(super) fn failure(&self) -> Option<&Failure> {
         self.failure.as_ref()
+    }
+
+    /// These were asked to be closed by a connection with the identity `by`. What is open
+    /// at another server stays: that one may become the master again.
+    fn were_closed(&mut self, asked: &[Option<Identity>], by: Option<&Identity>) {
+        let is_elsewhere = |it: &Option<Identity>| {
+            it.as_ref()
+                .zip(by)
+                .is_some_and(|(it, by)| it.is_elsewhere(by))
+        };
+        self.earlier
+            .retain(|it| !asked.contains(it) || is_elsewhere(it));
+        let elsewhere = self.earlier.iter().filter(|it| is_elsewhere(it)).count();
+        let mut old = elsewhere.saturating_sub(ELSEWHERE_MAX);
+        self.earlier.retain(|it| {
+            let is_old = old > 0 && is_elsewhere(it);
+            old -= usize::from(is_old);
+            !is_old
+        });
     }
 
     /// Adds a connection that may still be open. One without an identity stands
@@ -212,10 +234,12 @@ impl Endpoint {
         state.stage = Stages::Up { main, since: now };
         state.failure = None;
         state.outage = Outage::Unreported;
-        state.earlier.retain(|it| !connection.earlier.contains(it));
+        state.were_closed(&connection.earlier, connection.identity.as_ref());
         // Those that have ended since this connection was opened.
         is_predecessor_gone &= !state.earlier.contains(&None);
-        for identity in state.earlier.clone().into_iter().flatten() {
+        let since = |it: &&Option<Identity>| !connection.earlier.contains(it);
+        let since: Vec<_> = state.earlier.iter().filter(since).cloned().collect();
+        for identity in since.into_iter().flatten() {
             self.ask_to_close(now, main, identity);
         }
         self.note(Note::Connected { address });
@@ -300,7 +324,7 @@ impl Endpoint {
         let connection = self.connections.get(&separate);
         let state = self.main_connections.get_mut(&node);
         if let (Some(connection), Some(state)) = (connection, state) {
-            state.earlier.retain(|it| !connection.earlier.contains(it));
+            state.were_closed(&connection.earlier, connection.identity.as_ref());
             if !connection.is_predecessor_gone {
                 state.add_earlier(None);
             }
@@ -327,10 +351,14 @@ impl Endpoint {
         frame: &Frame,
     ) {
         let is_closed = matches!(frame, Frame::Integer(_));
+        let by = self
+            .connections
+            .get(&main)
+            .and_then(|it| it.identity.as_ref());
         let mut all = self.main_connections.values_mut();
         let is_main = |stage: &Stages| matches!(stage, Stages::Up { main: it, .. } if *it == main);
         if let Some(state) = all.find(|state| is_main(&state.stage)) {
-            state.earlier.retain(|it| it.as_ref() != Some(identity));
+            state.were_closed(&[Some(identity.clone())], by);
             if !is_closed {
                 state.add_earlier(None);
             }

@@ -40,6 +40,8 @@ pub(super) struct Call {
     is_upgrade: bool,
     /// Whether that hold was lost after the request in progress, which named its lease.
     is_other: bool,
+    /// The connection that reports a loss of what is confirmed; 0 if none does.
+    reported_by: u64,
     phase: Phase,
     /// The grant that replicas must confirm, and when the client began to ask
     /// them.
@@ -131,6 +133,7 @@ impl Engine {
             live: None,
             is_upgrade: false,
             is_other: false,
+            reported_by: 0,
             phase: Phase::Acquiring,
             unconfirmed: None,
             replication: self.replication,
@@ -205,9 +208,14 @@ impl Call {
             && !self.hold(at.engine).is_some_and(is_running)
         {
             at.engine.loss(at.now, live);
+            if let Some(hold) = self.hold(at.engine) {
+                let (fence, lease_end) = (hold.proof.fence(), hold.latest_end());
+                let claims = at.work.claims.clone();
+                at.engine.remember_ended(at.now, &claims, fence, lease_end);
+            }
             (self.live, self.is_upgrade, self.is_other) = (None, false, true);
-            // What the server has bound stays bound.
-            if self.terms.bound == self.asked.bound {
+            // What the server may have bound for this call stays bound.
+            if self.terms.bound == self.asked.bound || at.work.asked_by.is_none() {
                 self.terms = self.asked;
             }
         }
@@ -306,8 +314,7 @@ impl Call {
                 at.ask_again()
             }
             (Phase::Confirming, Ok(Reply::Fence(fence))) => {
-                // The connection of the request for the lock reports its loss.
-                let connection = at.work.asked_by.unwrap_or(0);
+                let connection = self.reported_by;
                 self.granted(at, fence, Sent { connection, ..sent })
             }
             (Phase::Confirming, Ok(Reply::TooFew(acknowledged))) => {
@@ -455,7 +462,8 @@ impl Call {
     fn wait_is_over(&mut self, at: &mut Context<'_>, end: WaitEnd) -> Next {
         match end {
             WaitEnd::Grant { fence, not_before } => {
-                self.upgrade_is_announced(at, fence);
+                let by = at.work.asked_by.unwrap_or(0);
+                self.upgrade_is_announced(at, fence, by);
                 let is_plain = self.live.is_none()
                     && !self.is_other
                     && self.terms.max_hold.is_none()
@@ -484,7 +492,7 @@ impl Call {
                     }
                     // The age of the message is unknown, because this process may
                     // have been stopped since.
-                    _ => self.confirm(at, fence),
+                    _ => self.confirm(at, fence, by),
                 }
             }
             WaitEnd::TimedOut => self.not_granted(at),
@@ -496,21 +504,24 @@ impl Call {
         }
     }
 
-    /// The server has named the fence of an upgrade, which waits for its confirmation.
-    fn upgrade_is_announced(&self, at: &mut Context<'_>, fence: u64) {
+    /// The server has named the fence of an upgrade by the connection `by`, and it waits
+    /// for its confirmation.
+    fn upgrade_is_announced(&self, at: &mut Context<'_>, fence: u64, by: u64) {
         let live = self.live.and_then(|live| at.engine.holds.get_mut(&live));
         if let Some(hold) = live
-            && at.work.asked_by == Some(hold.notices_by)
+            && by != 0
+            && hold.notices_by == by
         {
             hold.announced = Some(fence);
         }
     }
 
-    /// Checks that a grant is still valid, and that replicas know it if they
-    /// must.
-    fn confirm(&mut self, at: &mut Context<'_>, fence: u64) -> Next {
+    /// Checks that a grant is still valid, on the terms of the call, and that replicas
+    /// know it if they must.
+    fn confirm(&mut self, at: &mut Context<'_>, fence: u64, reported_by: u64) -> Next {
         self.set_lease(at.engine, at.now);
         self.phase = Phase::Confirming;
+        (self.is_other, self.reported_by) = (false, reported_by);
         let before = self.unconfirmed.filter(|(known, _)| *known == fence);
         self.unconfirmed = before.or(Some((fence, at.now)));
         Next::Send(Request::Renew {
@@ -532,7 +543,7 @@ impl Call {
                 true
             }
             Some(_) => false,
-            None => self.was_given_up(at, fence) || at.engine.had(&at.work.claims, fence),
+            None => self.was_given_up(at, fence),
         };
         if is_older {
             let claims = at.work.claims.clone();
@@ -540,10 +551,10 @@ impl Call {
             let fence = Some(fence);
             return Next::Send(Request::Release { claims, fence });
         }
-        let needs_renewal = self.terms.replicas > 0 || self.is_other;
-        if needs_renewal && !matches!(self.phase, Phase::Confirming) {
-            self.upgrade_is_announced(at, fence);
-            return self.confirm(at, fence);
+        let is_confirmed = matches!(self.phase, Phase::Confirming) || self.terms.replicas == 0;
+        if self.is_other || !is_confirmed {
+            self.upgrade_is_announced(at, fence, sent.connection);
+            return self.confirm(at, fence, sent.connection);
         }
         let grant = Grant {
             fence,

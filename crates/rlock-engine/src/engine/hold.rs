@@ -458,12 +458,19 @@ impl Engine {
         if !is_same || !self.extend_validity(now, id, grant) {
             return false;
         }
+        let is_current = self
+            .holds
+            .get(&id)
+            .is_some_and(|hold| self.connection(hold.node).is(grant.connection));
         let Some(hold) = self.holds.get_mut(&id) else {
             return false;
         };
         hold.guards += 1;
         hold.used += u64::from(ask.permits());
-        hold.notified_by(grant.connection);
+        // A former server of its keys reports nothing more.
+        if is_current {
+            hold.notified_by(grant.connection);
+        }
         hold.proof.set_fence(grant.fence);
         if ask.is_exclusive() {
             hold.ask = ask;
@@ -540,7 +547,11 @@ impl Engine {
     /// When a grant is read, its connection may have ended, or its key may have
     /// moved to a server without a connection.
     fn check_if_elsewhere(&mut self, now: Instant, id: Id, node: Node, connection: u64) {
-        if self.connection(node).is(connection) {
+        let is_asked = self
+            .holds
+            .get(&id)
+            .is_none_or(|hold| hold.renewing.is_some());
+        if self.connection(node).is(connection) || is_asked {
             return;
         }
         self.connect_if_idle(node);
@@ -735,15 +746,6 @@ impl Engine {
         self.connection(hold.node).is(hold.notices_by)
     }
 
-    /// Whether the owner had these keys under `fence` or a larger one, and has lost them.
-    pub(super) fn had(&self, claims: &Claims, fence: u64) -> bool {
-        let mut holds = claims.names().filter_map(|name| {
-            let hold = self.claims.get(name)?.hold?;
-            self.holds.get(&hold)
-        });
-        holds.any(|hold| fence <= hold.proof.fence())
-    }
-
     /// Whether `fence` belongs to this grant. The server named it by the connection
     /// `by`, in reply to a request that was made under the fence `asked_under`. If it
     /// does not, the grant was lost.
@@ -771,13 +773,16 @@ impl Engine {
             return true;
         }
         let (claims, lease) = (hold.proof.claims.clone(), hold.terms.lease);
+        let is_kept = hold.guards == 0 && hold.kept.is_some();
         if fence.is_none() {
             self.lose_with_rest(now, id);
         } else {
             self.lose_to_another(now, id);
             // Nobody waits for this grant: the server and this process disagree
-            // on what the owner holds.
-            self.undo_unclaimed_grant(now, claims, lease);
+            // on what the owner holds. What stays taken on purpose stays.
+            if !is_kept {
+                self.undo_unclaimed_grant(now, claims, lease);
+            }
         }
         false
     }

@@ -416,17 +416,20 @@ impl Leaving {
         let hold = at.engine.holds.get(&self.hold).filter(|_| !self.is_kept);
         // What is kept is not given up: its owner can enter it again.
         if let Some(hold) = hold {
-            let (claims, fence) = (hold.proof.claims.clone(), hold.proof.fence());
+            let fence = hold.proof.fence();
             let (lease_end, kept) = (hold.latest_end(), hold.kept);
             let certain = hold.certain_fence();
             let node = at.work.node;
-            at.engine
-                .remember_released(at.now, &claims, fence, lease_end);
-            if let (None, ConnectionState::Up { number, .. }) =
-                (certain, at.engine.connection(node))
-            {
+            // A newer hold of its owner says more.
+            if let Some(claims) = at.engine.newest_part(self.hold) {
                 at.engine
-                    .remember_undone(at.now, &claims, number, lease_end);
+                    .remember_released(at.now, &claims, fence, lease_end);
+                if let (None, ConnectionState::Up { number, .. }) =
+                    (certain, at.engine.connection(node))
+                {
+                    at.engine
+                        .remember_undone(at.now, &claims, number, lease_end);
+                }
             }
             // A call that wanted to keep it came too late.
             if kept.is_some_and(|until| until > at.now) {
@@ -541,7 +544,7 @@ impl CleanUp {
             Ok(Reply::Refused) => self.upgraded = None,
             Ok(Reply::Fence(fence)) => {
                 if let Some(hold) = self.upgraded {
-                    at.engine.undone(at.now, hold, fence, sent.connection);
+                    at.engine.undone(at.now, hold, fence, sent.in_order_with());
                 }
             }
             Ok(_) => {}

@@ -207,6 +207,7 @@ impl Engine {
     /// A connection ended. With `is_left` there is no new connection until one
     /// is needed.
     pub(super) fn connection_down(&mut self, now: Instant, node: Node, is_left: bool) {
+        let before = self.connection(node);
         let state = self.node_state(node);
         state.connection = if is_left {
             ConnectionState::Idle
@@ -217,6 +218,9 @@ impl Engine {
         state.renewals.late_checks = LateChecks::default();
         self.set_heartbeat(node, None);
         self.cut_bound(now, node);
+        if let ConnectionState::Up { number, .. } = before {
+            self.cut_moved(now, node, number);
+        }
         let holds: Vec<Id> = self.holds_at(node).map(|(id, _)| id).collect();
         let is_needed = !holds.is_empty();
         for hold in holds {
@@ -253,6 +257,23 @@ impl Engine {
         let known_good = self.known_good(node);
         for (_, hold) in self.holds_at(node) {
             hold.cut(now, known_good);
+        }
+    }
+
+    /// The same for those that are noted at another server, which has not yet answered:
+    /// they are bound to this connection still.
+    fn cut_moved(&mut self, now: Instant, node: Node, connection: u64) {
+        let known_good = self.known_good(node);
+        let is_bound_there = |hold: &Hold| {
+            hold.terms.bound.is_some() && hold.node != node && hold.notices_by == connection
+        };
+        let moved = self.holds.iter().filter(|(_, hold)| is_bound_there(hold));
+        for id in moved.map(|(id, _)| *id).collect::<BTreeSet<_>>() {
+            if let Some(hold) = self.holds.get(&id) {
+                hold.cut(now, known_good);
+                let due = hold.next_due(now);
+                self.set_timer(id, due);
+            }
         }
     }
 

@@ -219,6 +219,14 @@ pub(super) struct Sent {
     pub(super) sent: Instant,
 }
 
+impl Sent {
+    /// The main connection by which it was answered, in order with the reports of
+    /// losses; 0 for another connection.
+    pub(super) fn in_order_with(&self) -> u64 {
+        if self.is_separate { 0 } else { self.connection }
+    }
+}
+
 /// A renewal by the watchdog.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Renewal {

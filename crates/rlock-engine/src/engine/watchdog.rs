@@ -340,7 +340,7 @@ impl Engine {
             Err(Fault::Refused(Error::OutOfMemory(_) | Error::QueueFull(_))) => return Ok(()),
             Err(fault) => return Err(fault),
         };
-        if self.is_confirmed(now, id, fence, (asked_under, sent.connection))
+        if self.is_confirmed(now, id, fence, (asked_under, sent.in_order_with()))
             && let Some(hold) = self.holds.get_mut(&id)
         {
             hold.notified_by(sent.connection);
@@ -386,7 +386,7 @@ impl Engine {
         asked: (Duration, u64),
         fence: Option<u64>,
     ) -> bool {
-        let asked_under = (asked.1, sent.connection);
+        let asked_under = (asked.1, sent.in_order_with());
         self.is_confirmed(now, id, fence, asked_under) && self.count(now, id, sent, asked)
     }
 

@@ -177,6 +177,8 @@ fn split_word(text: &[u8]) -> Option<(&[u8], &[u8])> {
 pub struct Identity {
     id: String,
     addr: String,
+    /// The server's own address for it.
+    server: String,
 }
 
 impl Identity {
@@ -195,12 +197,19 @@ impl Identity {
     pub fn read(reply: &Frame) -> Option<Self> {
         let info = std::str::from_utf8(reply.as_bytes()?).ok()?;
         let (before, rest) = info.split_once(" addr=")?;
-        let (addr, _) = rest.split_once(" laddr=")?;
+        let (addr, rest) = rest.split_once(" laddr=")?;
+        let server = rest.split(' ').next().unwrap_or_default();
         let id = before.strip_prefix("id=")?;
         (!addr.ends_with(":0")).then(|| Self {
             id: id.to_owned(),
             addr: addr.to_owned(),
+            server: server.to_owned(),
         })
+    }
+
+    /// Whether it is of another server, which says nothing of this connection.
+    pub fn is_elsewhere(&self, than: &Self) -> bool {
+        self.server != than.server
     }
 
     /// Asks the server to close it. The reply is the number of closed

@@ -10,6 +10,7 @@ mod earlier;
 mod greeting;
 mod holds;
 mod late;
+mod lost;
 mod observers;
 mod outages;
 mod permits;

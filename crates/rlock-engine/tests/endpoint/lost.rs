@@ -1,0 +1,475 @@
+//! A hold is lost, or its keys move to another server, while a request of its owner is on its way.
+
+use std::time::Duration;
+
+use rlock_engine::endpoint::Event;
+use rlock_engine::engine;
+use rlock_engine::engine::terms::{Ask, Lease, Terms};
+
+use crate::cluster;
+use crate::played::{self, Played, bulk, list, push};
+
+const OVER: &str = "over: the server ended it";
+
+fn held(ask: Ask) -> Played {
+    let mut it = Played::connected();
+    it.asks_mode("k", ask);
+    it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+    it.actions();
+    it
+}
+
+fn message(number: usize, text: &str) -> String {
+    push(&["message", &format!("rlock:client:c:{number}"), text])
+}
+
+fn replicas() -> Terms {
+    Terms::new().replicas(2).unwrap()
+}
+
+/// The hold that is upgraded asks for no replicas, and is lost by the clock while the announced grant is confirmed. The
+/// caller asked for two replicas: it must not get the grant before they know of it.
+#[test]
+fn a_hold_that_is_lost_during_the_confirmation_needs_the_replicas_of_the_call() {
+    let fixed = Terms::new()
+        .lease(Lease::Fixed(Duration::from_secs(10)))
+        .unwrap();
+    let mut it = Played::connected();
+    it.asks_mode_on("k", Ask::Shared, fixed);
+    it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+    it.passes(9_700);
+    it.asks_mode_on("k", Ask::Exclusive, replicas());
+    it.answers(1, "RLOCK.ACQUIRE", "+WAITING\r\n");
+    it.receives(1, message(1, "grant 9 o k"));
+    it.passes(300);
+    let actions = it.actions();
+    assert!(
+        actions.contains(&"over: its lease ended".to_owned()),
+        "{actions:?}"
+    );
+    it.answers(1, "RLOCK.RENEW k o 10000", ":9\r\n");
+    let actions = it.actions();
+    assert!(
+        !actions.contains(&"call 3: granted 9".to_owned()),
+        "no replica was asked: {actions:?}"
+    );
+}
+
+/// The same with a longest time: what is granted has ended before the caller learns of it.
+#[test]
+fn a_hold_that_is_lost_during_the_confirmation_is_renewed_on_the_terms_of_the_call() {
+    let terms = Terms::new().max_hold(Duration::from_secs(10)).unwrap();
+    let mut it = Played::connected();
+    it.asks_mode_on("k", Ask::Shared, terms);
+    it.answers(1, "RLOCK.ACQUIRE k o 10000", ":7\r\n");
+    it.asks_mode_on("k", Ask::Exclusive, terms);
+    it.answers(1, "RLOCK.ACQUIRE k o 10000", "+WAITING\r\n");
+    for _ in 0..196 {
+        it.passes(50);
+        it.answers_each(1, |_| "+PONG\r\n".to_owned());
+    }
+    it.receives(1, message(1, "grant 9 o k"));
+    it.passes(200);
+    for _ in 0..2 {
+        it.answers_each(1, |asked| match asked.contains("RENEW") {
+            true => ":9\r\n".to_owned(),
+            false => "+PONG\r\n".to_owned(),
+        });
+    }
+    let did = it.did();
+    assert!(did.contains(&"call 3: granted 9".to_owned()), "{did:?}");
+    let now = it.now();
+    assert!(it.proofs[1].remaining(now) > Duration::from_secs(9));
+}
+
+/// What `{a}y` has, as its server says: `n`, until the slot has moved.
+fn answers_of(fence: u64, asked: &str, has_moved: bool) -> String {
+    match asked {
+        asked if asked.starts_with("WAIT") => ":2\r\n".to_owned(),
+        asked if asked.contains("{a}y") => format!(":{fence}\r\n"),
+        asked if asked.contains("RLOCK") => ":9\r\n".to_owned(),
+        asked if asked.starts_with("PING") => "+PONG\r\n".to_owned(),
+        asked if asked.starts_with("CLUSTER SLOTS") => match has_moved {
+            true => cluster::slots(&[(0, 16383, "m")]),
+            false => cluster::slots(&[(0, 8191, "m"), (8192, 16383, "n")]),
+        },
+        asked if asked.starts_with("CLUSTER INFO") => cluster::info("ok", 1 + u64::from(has_moved)),
+        _ => String::new(),
+    }
+}
+
+/// The slot has moved, and the hold was renewed at the new server 10 ms ago. Then the former server answers a re-entry.
+/// The new server is not silent.
+#[test]
+fn a_re_entry_by_the_former_server_closes_no_connection() {
+    let mut it = cluster::connected();
+    // Another hold at the new server ends with its connection.
+    let bound = Terms::new().bound(Duration::ZERO).unwrap();
+    it.asks_on("b", bound);
+    it.answers(2, "RLOCK.ACQUIRE b", ":9\r\n");
+    asks_where_the_slots_are(&mut it);
+    it.asks_as("o2", "a", &[], Terms::new());
+    it.passes(10);
+    it.answers_each(2, |asked| answers_of(9, asked, true));
+    assert!(it.has_sent("2 RLOCK.RENEW a o2 30000 SNOTIFY"));
+    it.passes(1);
+    it.answers_each(3, |asked| answers_of(9, asked, false));
+    let did = it.did();
+    assert_eq!(did, ["call 4: granted 9"]);
+}
+
+/// Time passes until the masters are asked where the slots are; `m` has not answered that yet.
+fn asks_where_the_slots_are(it: &mut Played) {
+    for _ in 0..400 {
+        it.passes(50);
+        if it.has_sent("2 CLUSTER SLOTS") {
+            it.answers_each(3, |asked| answers_of(7, asked, false));
+            return;
+        }
+        for number in [2, 3] {
+            it.answers_each(number, |asked| answers_of(7, asked, false));
+        }
+    }
+    panic!("it does not ask");
+}
+
+/// The former server answers by the connection for replicas, while its report of the loss is unread on the other one.
+#[test]
+fn a_former_server_hides_no_loss_by_its_connection_for_replicas() {
+    let mut it = cluster::connected();
+    it.asks_mode_on("{a}y", Ask::Shared, replicas());
+    it.answers(3, "RLOCK.ACQUIRE {a}y o", ":7\r\n");
+    it.greeted(4);
+    it.answers_each(4, |asked| answers_of(7, asked, false));
+    let did = it.did();
+    assert!(did.iter().any(|it| it.ends_with("granted 7")), "{did:?}");
+    it.asks_mode_on("{a}y", Ask::Exclusive, replicas());
+    it.answers(3, "RLOCK.ACQUIRE {a}y o", "+WAITING\r\n");
+    // Its renewal is not answered at first.
+    let renewal = "4 RLOCK.RENEW {a}y o 30000";
+    for _ in 0..400 {
+        it.passes(50);
+        let actions = it.actions();
+        let is_renewed = actions.iter().any(|it| it == renewal);
+        for number in [2, 3] {
+            it.answers_each(number, |asked| answers_of(7, asked, false));
+        }
+        if is_renewed {
+            break;
+        }
+    }
+    asks_where_the_slots_are(&mut it);
+    it.answers_each(2, |asked| answers_of(7, asked, true));
+    it.answers(2, "RLOCK.RENEW a o2", ":9\r\n");
+    assert!(it.has_sent("2 RLOCK.RENEW {a}y o 30000 SNOTIFY"));
+    // It has ended the shared hold, granted the lock to others, and then to the call, before it answers.
+    it.answers_each(4, |asked| answers_of(9, asked, true));
+    it.receives(
+        3,
+        push(&["smessage", "rlock:client:{0}:c:3", "lost 7 o {a}y"]),
+    );
+    for _ in 0..10 {
+        it.passes(50);
+        for number in 2..=it.connections() {
+            if number != 3 {
+                it.answers_each(number, |asked| answers_of(9, asked, true));
+            }
+        }
+    }
+    let did = it.did();
+    assert!(
+        did.contains(&OVER.to_owned()),
+        "{}: {did:?}",
+        it.proofs[1].fence()
+    );
+}
+
+/// The server has no room for a watch, and replicas confirm the grant: no connection reports its loss, so the next renewal
+/// asks for that, and an upgrade hides no loss.
+#[test]
+fn a_grant_without_a_watch_that_replicas_confirm_is_not_watched() {
+    let mut it = Played::connected();
+    it.asks_mode_on("k", Ask::Shared, replicas());
+    it.answers(1, "RLOCK.ACQUIRE", "-QUEUEFULL no room\r\n");
+    it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+    it.greeted(2);
+    let of = |fence: u64, asked: &str| match asked.starts_with("WAIT") {
+        true => ":2\r\n".to_owned(),
+        false => format!(":{fence}\r\n"),
+    };
+    it.answers_each(2, |asked| of(7, asked));
+    let did = it.did();
+    assert!(did.contains(&"call 2: granted 7".to_owned()), "{did:?}");
+    it.asks_mode_on("k", Ask::Exclusive, replicas());
+    // It is lost, and granted again, without a report.
+    for _ in 0..4 {
+        it.answers_each(1, |_| ":9\r\n".to_owned());
+        it.answers_each(2, |asked| of(9, asked));
+        it.passes(20);
+    }
+    let did = it.did();
+    assert!(did.contains(&OVER.to_owned()), "{did:?}");
+}
+
+/// The same if a call is confirmed whose hold was lost.
+#[test]
+fn a_grant_without_a_watch_after_a_loss_is_not_watched() {
+    let mut it = held(Ask::Shared);
+    it.asks_mode("k", Ask::Shared);
+    it.receives(1, message(1, "lost 7 o k"));
+    it.answers(1, "RLOCK.ACQUIRE", "-QUEUEFULL no room\r\n");
+    it.answers(1, "RLOCK.ACQUIRE", ":9\r\n");
+    it.answers_each(1, |_| ":9\r\n".to_owned());
+    let did = it.did();
+    assert_eq!(did, [OVER, "call 3: granted 9"]);
+    // It is lost, and granted again, without a report.
+    it.asks_mode("k", Ask::Exclusive);
+    for _ in 0..4 {
+        it.answers_each(1, |_| ":11\r\n".to_owned());
+        it.passes(20);
+    }
+    let did = it.did();
+    assert!(did.contains(&OVER.to_owned()), "{did:?}");
+}
+
+/// The hold that the call wanted to enter was bound, and is lost before anything is asked for.
+#[test]
+fn a_call_whose_bound_hold_is_lost_asks_on_its_own_terms() {
+    let bound = Terms::new().bound(Duration::from_secs(5)).unwrap();
+    let mut it = Played::connected();
+    it.asks_mode_on("k", Ask::Exclusive, bound);
+    it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+    it.ends(1);
+    it.passes(1_000);
+    it.asks_mode_on("k", Ask::Exclusive, replicas());
+    it.passes(10_000);
+    let number = it.connections();
+    it.greeted(number);
+    it.answers(number, "RLOCK.RELEASE k o ALL FENCE 7", "$-1\r\n");
+    it.actions();
+    it.answers(number, "RLOCK.ACQUIRE", ":9\r\n");
+    let actions = it.actions();
+    assert!(
+        !actions.contains(&"call 3: granted 9".to_owned()),
+        "no replica was asked: {actions:?}"
+    );
+}
+
+/// The guard of a hold that was lost before its upgrade ends after the guard of the new one. The next grant is new.
+#[test]
+fn a_late_end_of_a_lost_guard_makes_no_grant_suspicious() {
+    let mut it = held(Ask::Shared);
+    it.asks_mode("k", Ask::Exclusive);
+    it.answers(1, "RLOCK.ACQUIRE", "+WAITING\r\n");
+    it.receives(1, message(1, "lost 7 o k") + &message(1, "grant 9 o k"));
+    it.answers(1, "RLOCK.RENEW", ":9\r\n");
+    it.releases();
+    it.answers(1, "RLOCK.RELEASE k o ALL FENCE 9", ":0\r\n");
+    let hold = it.proofs[0].hold;
+    it.handle(Event::Call(engine::Event::Leave {
+        hold,
+        ask: Ask::Shared,
+    }));
+    it.reconnects();
+    it.actions();
+    it.asks_mode("k", Ask::Exclusive);
+    it.answers(2, "RLOCK.ACQUIRE", ":11\r\n");
+    let actions = it.actions();
+    assert!(
+        actions.iter().any(|it| it.ends_with("granted 11")),
+        "{actions:?}"
+    );
+}
+
+/// The server has ended the lock, and its clock went back. What the owner has released is remembered for the lease and ten
+/// seconds; what it has lost, for as long as its guard is there.
+#[test]
+fn a_lost_guard_does_not_refuse_smaller_fences_for_ever() {
+    let mut it = held(Ask::Exclusive);
+    it.receives(1, message(1, "lost 7 o k"));
+    it.waits("k");
+    let mut released = 0;
+    for _ in 0..1_200 {
+        it.answers_each(1, |asked| {
+            released += u64::from(asked == "RLOCK.RELEASE k o ALL FENCE 5");
+            match asked {
+                asked if asked.starts_with("RLOCK.ACQUIRE") => ":5\r\n",
+                asked if asked.starts_with("PING") => "+PONG\r\n",
+                _ => ":0\r\n",
+            }
+            .to_owned()
+        });
+        it.passes(100);
+    }
+    let did = it.did();
+    assert!(
+        did.contains(&"call 3: granted 5".to_owned()),
+        "released {released} times: {did:?}"
+    );
+}
+
+/// Two servers name each other as the one that has the slot. The connection to which the hold is bound ends while the other
+/// server is asked, so its server ends it after the grace. No answer of its server says that it is bound to another one.
+#[test]
+fn a_bound_hold_ends_with_its_connection_while_another_server_is_asked() {
+    for (disagree, late) in [(false, false), (true, false), (true, true)] {
+        let bound = Terms::new().bound(Duration::from_secs(1)).unwrap();
+        let mut it = cluster::connected();
+        // It needs the connection to `n`, too.
+        it.asks_on("foo", Terms::new());
+        it.answers(3, "RLOCK.ACQUIRE foo", ":9\r\n");
+        it.asks_mode_on("{a}y", Ask::Shared, bound);
+        it.answers(3, "RLOCK.ACQUIRE {a}y o", ":7\r\n");
+        let proof = it.proofs.last().unwrap().clone();
+        if disagree {
+            it.queries("a");
+            it.answers(3, "RLOCK.INFO", "-MOVED 15495 m:7\r\n");
+        }
+        let moved = |number: usize, asked: &str| match asked {
+            asked if asked.starts_with("PING") => "+PONG\r\n".to_owned(),
+            asked if asked.starts_with("CLUSTER") => "-ERR no\r\n".to_owned(),
+            asked if asked.contains("foo") => ":9\r\n".to_owned(),
+            asked if asked.starts_with("RLOCK") && number == 2 => "-MOVED 15495 n:7\r\n".to_owned(),
+            asked if asked.starts_with("RLOCK") => "-MOVED 15495 m:7\r\n".to_owned(),
+            _ => String::new(),
+        };
+        if disagree && late {
+            it.answers_each(2, |asked| moved(2, asked));
+        }
+        it.ends(3);
+        it.passes(20);
+        let number = it.connections();
+        it.greeted(number);
+        for _ in 0..30 {
+            for number in [2, number] {
+                it.answers_each(number, |asked| moved(number, asked));
+            }
+            it.passes(50);
+        }
+        let now = it.now();
+        let left = proof.remaining(now);
+        assert!(left.is_zero(), "{disagree} {late}: valid for {left:?}");
+    }
+}
+
+/// A new master says nothing of the connections to the former one, which becomes the master again. What was still on its
+/// way there takes the place over: the call asks the server to close that connection, or asks again.
+#[test]
+fn a_fail_back_leaves_no_request_of_the_first_connection_behind() {
+    let named = |host: &str, epoch: u64| {
+        let address = list(&[bulk(host), bulk("6379")]);
+        address + &list(&[bulk("config-epoch"), bulk(&epoch.to_string())])
+    };
+    let mut it = Played::new("redis+sentinel://a,b,c/main");
+    it.start();
+    (1..=3).for_each(|number| it.opens(number));
+    (1..=3).for_each(|number| it.receives(number, named("m", 5)));
+    it.greeted(4);
+    it.receives(4, "*0\r\n");
+    it.waits("k");
+    // It is on its way when the connection is given up.
+    assert!(it.has_sent("4 RLOCK.ACQUIRE k o"));
+    let mut sent = Vec::new();
+    for (host, epoch) in [("n", 6), ("m", 7)] {
+        it.ends(it.connections());
+        let before = it.connections();
+        for _ in 0..20 {
+            it.passes(100);
+            let actions = it.actions();
+            if it.connections() > before {
+                break;
+            }
+            for number in 1..=3 {
+                if actions
+                    .iter()
+                    .any(|line| line == &format!("{number} SENTINEL MASTER main"))
+                {
+                    it.receives(number, named(host, epoch));
+                }
+            }
+        }
+        let number = it.connections();
+        assert!(number > before);
+        it.opens(number);
+        sent = it.actions();
+        // It knows no such connection.
+        it.answers_each(number, |asked| match asked.as_str() {
+            "CLIENT INFO" if host == "n" => bulk("id=5 addr=a:5 laddr=n:1 fd=8"),
+            asked if asked.starts_with("CLIENT KILL") => ":0\r\n".to_owned(),
+            asked => played::usual(number, asked),
+        });
+        it.answers(number, "RLOCK.ACQUIRE k o", "+WAITING\r\n");
+        it.actions();
+    }
+    let closes = sent
+        .iter()
+        .any(|line| line.contains("CLIENT KILL ID 4 ADDR a:4"));
+    let number = it.connections();
+    let mut asks = false;
+    for _ in 0..400 {
+        it.passes(100);
+        asks |= it.has_sent(&format!("{number} RLOCK.ACQUIRE k o"));
+        it.answers_each(number, |_| "+PONG\r\n".to_owned());
+    }
+    assert!(closes || asks, "{sent:?}");
+}
+
+/// The former server answers a re-entry, and the new one says that the slot is there. From then on all is as before, and the
+/// connection to the former server is alive.
+#[test]
+fn a_re_entry_by_the_former_server_leaves_a_bound_hold_bound_to_it() {
+    let bound = Terms::new().bound(Duration::from_secs(1)).unwrap();
+    let mut it = cluster::connected();
+    it.asks_mode_on("{a}y", Ask::Exclusive, bound);
+    it.answers(3, "RLOCK.ACQUIRE {a}y o", ":7\r\n");
+    asks_where_the_slots_are(&mut it);
+    it.asks_mode_on("{a}y", Ask::Exclusive, bound);
+    it.passes(10);
+    it.actions();
+    it.answers_each(2, |asked| answers_of(7, asked, true));
+    it.answers_each(3, |asked| answers_of(7, asked, false));
+    let mut log = it.actions();
+    let mut has_moved = true;
+    for _ in 0..60 {
+        let mut moves = false;
+        it.answers_each(2, |asked| match asked.starts_with("RLOCK") {
+            true => {
+                moves = true;
+                "-MOVED 15495 n:7\r\n".to_owned()
+            }
+            false => answers_of(7, asked, has_moved),
+        });
+        has_moved &= !moves;
+        for number in 3..=it.connections() {
+            it.answers_each(number, |asked| answers_of(7, asked, has_moved));
+        }
+        it.passes(50);
+        log.extend(it.actions());
+    }
+    assert!(!log.iter().any(|it| it.starts_with("over")), "{log:?}");
+}
+
+/// The lock was lost unseen, and an abandoned re-entry has taken it again. Its guard ends, and leaves it taken for a while.
+#[test]
+fn what_is_said_to_be_kept_is_kept() {
+    let mut it = held(Ask::Exclusive);
+    it.asks_mode("k", Ask::Exclusive);
+    it.abandons(3);
+    it.passes(100);
+    it.keeps(10);
+    it.releases();
+    it.reconnects();
+    it.passes(1);
+    let mut log = it.actions();
+    for _ in 0..5 {
+        it.answers_each(2, |asked| match asked.starts_with("RLOCK.CANCEL") {
+            true => ":0\r\n".to_owned(),
+            false => ":9\r\n".to_owned(),
+        });
+        it.passes(5);
+        log.extend(it.actions());
+    }
+    let is_done = log.iter().any(|it| it.ends_with(": done"));
+    let is_released = log.iter().any(|it| it.starts_with("2 RLOCK.RELEASE"));
+    assert!(!(is_done && is_released), "{log:?}");
+}
