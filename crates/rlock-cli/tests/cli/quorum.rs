@@ -65,7 +65,8 @@ fn a_lock_is_at_risk_and_lost_once_a_majority_is_gone() {
     let killed = Instant::now();
     members[1].signal("-KILL");
     let ended = running.finish();
-    assert!(killed.elapsed() < Duration::from_millis(1500));
+    // Before it ends, it waits for up to two seconds for a majority to release what is left.
+    assert!(killed.elapsed() < Duration::from_millis(3500));
     ended.assert_code(121);
     let risk = r#"{"event":"at-risk","key":"k","left":0."#;
     ended.assert_says_in_order(risk, r#""lost""#);

@@ -271,7 +271,9 @@ impl Connection {
                 self.greeting.is_master = replies::is_master(&hello);
                 self.greeting.is_cluster = replies::is_cluster(&hello).unwrap_or(false);
             }
-            (ReplyKind::Identity, frame) => self.identity = Identity::read(&frame),
+            (ReplyKind::Identity, frame) => {
+                self.identity = Identity::read(&frame, &self.address.to_string());
+            }
             // 0 is also a success: the connection was already closed.
             (ReplyKind::Killed, frame) => {
                 self.is_predecessor_gone &= matches!(frame, Frame::Integer(_));

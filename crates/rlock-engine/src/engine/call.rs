@@ -214,7 +214,7 @@ impl Call {
                 at.engine.remember_ended(at.now, &claims, fence, lease_end);
             }
             (self.live, self.is_upgrade, self.is_other) = (None, false, true);
-            // What the server may have bound for this call stays bound.
+            // What the server may have bound for this call is not what it asks for.
             if self.terms.bound == self.asked.bound || at.work.asked_by.is_none() {
                 self.terms = self.asked;
             }
@@ -545,7 +545,12 @@ impl Call {
             Some(_) => false,
             None => self.was_given_up(at, fence),
         };
-        if is_older {
+        // The server has bound it, or not, as the hold was that is lost.
+        let is_bound_otherwise = live.is_none() && self.terms.bound != self.asked.bound;
+        if is_bound_otherwise {
+            self.terms = self.asked;
+        }
+        if is_older || is_bound_otherwise {
             let claims = at.work.claims.clone();
             self.phase = Phase::GivingBack { fence };
             let fence = Some(fence);

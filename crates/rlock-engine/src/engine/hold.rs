@@ -691,6 +691,7 @@ impl Engine {
     /// Forgets a hold without guards.
     pub(super) fn forget(&mut self, id: Id) {
         self.stop_renewing(id);
+        self.moved.remove(&id);
         let Some(hold) = self.holds.remove(&id) else {
             return;
         };
@@ -729,14 +730,16 @@ impl Engine {
 
     /// An upgrade that was granted too late has been undone, as that connection says.
     pub(super) fn undone(&mut self, now: Instant, id: Id, fence: u64, by: u64) {
-        let Some(hold) = self.holds.get_mut(&id) else {
+        let Some(hold) = self.holds.get(&id) else {
             return;
         };
         let may_hide_loss = fence > hold.proof.fence() && !hold.is_upgrade(fence, by);
-        hold.is_under(now, fence);
         let claims = hold.proof.claims.clone();
         if may_hide_loss || self.is_lost(&claims, fence) {
             self.lose(now, id);
+        }
+        if let Some(hold) = self.holds.get_mut(&id) {
+            hold.is_under(now, fence);
         }
     }
 

@@ -202,6 +202,8 @@ pub struct Engine {
     /// How many of them there are for each owner and key.
     separate_at: Table<Name, usize>,
     timers: BTreeSet<(Instant, Timer)>,
+    /// Bound holds that have moved to another server at some time.
+    moved: BTreeSet<Id>,
     /// Works whose turn may have come.
     next: VecDeque<Id>,
     flushes: Vec<(HashSet<Id>, Id)>,
@@ -241,6 +243,7 @@ impl Engine {
             separate: Table::default(),
             separate_at: Table::default(),
             timers: BTreeSet::new(),
+            moved: BTreeSet::new(),
             next: VecDeque::new(),
             flushes: Vec::new(),
             actions: VecDeque::new(),

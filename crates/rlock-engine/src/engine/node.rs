@@ -267,9 +267,8 @@ impl Engine {
         let is_bound_there = |hold: &Hold| {
             hold.terms.bound.is_some() && hold.node != node && hold.notices_by == connection
         };
-        let moved = self.holds.iter().filter(|(_, hold)| is_bound_there(hold));
-        for id in moved.map(|(id, _)| *id).collect::<BTreeSet<_>>() {
-            if let Some(hold) = self.holds.get(&id) {
+        for id in self.moved.iter().copied().collect::<Vec<_>>() {
+            if let Some(hold) = self.holds.get(&id).filter(|hold| is_bound_there(hold)) {
                 hold.cut(now, known_good);
                 let due = hold.next_due(now);
                 self.set_timer(id, due);
@@ -328,6 +327,9 @@ impl Engine {
         let (grace, is_live) = (hold.terms.bound, hold.proof.is_live(now));
         let before = std::mem::replace(&mut hold.node, node);
         hold.renewing = None;
+        if grace.is_some() {
+            self.moved.insert(id);
+        }
         let failures = hold.failures;
         hold.failures = failures.saturating_add(1);
         self.hold_leaves(id, before, grace);

@@ -177,7 +177,7 @@ fn split_word(text: &[u8]) -> Option<(&[u8], &[u8])> {
 pub struct Identity {
     id: String,
     addr: String,
-    /// The server's own address for it.
+    /// Its address, as it is dialled here and as it is there.
     server: String,
 }
 
@@ -194,7 +194,7 @@ impl Identity {
     ///
     /// Also `None` at a Unix socket, where all connections have the same address:
     /// the socket's path, possibly with spaces, and port 0.
-    pub fn read(reply: &Frame) -> Option<Self> {
+    pub fn read(reply: &Frame, address: &str) -> Option<Self> {
         let info = std::str::from_utf8(reply.as_bytes()?).ok()?;
         let (before, rest) = info.split_once(" addr=")?;
         let (addr, rest) = rest.split_once(" laddr=")?;
@@ -203,7 +203,7 @@ impl Identity {
         (!addr.ends_with(":0")).then(|| Self {
             id: id.to_owned(),
             addr: addr.to_owned(),
-            server: server.to_owned(),
+            server: format!("{address} {server}"),
         })
     }
 
@@ -350,7 +350,7 @@ mod tests {
     }
 
     fn identity(info: &str) -> Option<Identity> {
-        Identity::read(&Frame::Verbatim(info.into()))
+        Identity::read(&Frame::Verbatim(info.into()), "a:1")
     }
 
     #[test]
@@ -367,6 +367,6 @@ mod tests {
             assert_eq!(identity(&info(socket)), None);
         }
         assert_eq!(identity("id=7"), None);
-        assert_eq!(Identity::read(&Frame::Nil), None);
+        assert_eq!(Identity::read(&Frame::Nil, "a:1"), None);
     }
 }

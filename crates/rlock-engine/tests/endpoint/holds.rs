@@ -711,6 +711,7 @@ fn an_upgrade_that_is_undone_on_a_new_connection_hides_no_loss() {
     let actions = it.actions();
     assert!(actions.contains(&OVER.to_owned()), "{actions:?}");
     assert_eq!(actions.last().unwrap(), "2 RLOCK.RELEASE k o ALL");
+    assert_eq!(it.proofs[0].fence(), 7);
 }
 
 /// Its message came by the connection to which losses are reported.

@@ -255,6 +255,26 @@ fn a_call_whose_bound_hold_is_lost_asks_on_its_own_terms() {
     );
 }
 
+/// The request of the call named the binding of the hold that is lost then: its grant is released, and asked for without.
+#[test]
+fn a_grant_that_is_bound_as_a_lost_hold_was_is_asked_for_again() {
+    let bound = Terms::new().bound(Duration::from_secs(5)).unwrap();
+    let mut it = Played::connected();
+    it.asks_mode_on("k", Ask::Shared, bound);
+    it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+    it.asks_mode_on("k", Ask::Exclusive, Terms::new());
+    it.answers(1, "RLOCK.ACQUIRE k o 30000 WAIT", "+WAITING\r\n");
+    it.receives(1, message(1, "lost 7 o k") + &message(1, "grant 9 o k"));
+    it.answers(1, "RLOCK.RENEW k o", ":9\r\n");
+    it.answers(1, "RLOCK.RELEASE k o ALL FENCE 9", ":0\r\n");
+    it.passes(1_000);
+    let actions = it.actions();
+    let again = actions.iter().rfind(|it| it.contains("RLOCK.ACQUIRE"));
+    assert!(again.is_some_and(|it| !it.contains("BIND")), "{actions:?}");
+    it.answers(1, "RLOCK.ACQUIRE", ":11\r\n");
+    assert!(it.did().contains(&"call 3: granted 11".to_owned()));
+}
+
 /// The guard of a hold that was lost before its upgrade ends after the guard of the new one. The next grant is new.
 #[test]
 fn a_late_end_of_a_lost_guard_makes_no_grant_suspicious() {

@@ -1311,6 +1311,14 @@ fn a_flush_waits_for_a_majority_and_all_members_that_can_be_reached() {
         drop 4 : 21 RELEASE FENCE 52
         flush
         passes 50 : call 5: k was not released: {DENIED}
+        # It connects again: others would be refused there.
+        holds
+        silent 3
+        cut 3
+        drop 2 : 21 RELEASE FENCE 51
+        flush
+        passes 1000
+        answers 3 : 3 RELEASE FENCE 51; call 3: done
         # A majority could not be reached for a moment.
         holds
         down 123

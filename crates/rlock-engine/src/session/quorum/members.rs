@@ -375,9 +375,9 @@ impl Members {
         session.is_some_and(|it| it.endpoint().is_connected(Node::default()))
     }
 
-    /// Whether a member is connected, or was until a moment ago.
+    /// Whether a member is connected, or no attempt to connect again has failed yet.
     pub(super) fn is_at_hand(&self, member: usize) -> bool {
-        self.is_connected(member) || self.timers.due(Timer::Gone(member)).is_some()
+        self.is_connected(member) || self.failure_of(member).is_none()
     }
 
     /// The members that are asked these.

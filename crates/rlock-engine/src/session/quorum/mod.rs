@@ -759,7 +759,7 @@ impl Quorum {
             is_enough = is_enough && is_last || !is_possible;
         }
         if is_flush {
-            // The rest of a lock that a majority has released keeps nobody out.
+            // What cannot be reached keeps nobody out, who cannot reach it either.
             let is_free = self.members.count() - asked.questions.len() >= quorum;
             let mut asked = self.members.asked(&asked.questions);
             is_enough = is_free && !asked.any(|member| self.members.is_at_hand(member));
@@ -774,6 +774,7 @@ impl Quorum {
             Some(Progress::Release(asked, loss)) => self.release_ends(now, call, asked, loss),
             Some(Progress::Flush(mut asked)) => {
                 let failed = asked.failures.pop_first();
+                asked.forget(now, &mut self.members);
                 self.resolve(
                     call,
                     failed.map_or(Outcome::Done, |it| Outcome::Failed(it.1)),
