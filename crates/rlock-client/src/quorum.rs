@@ -176,7 +176,8 @@ impl Quorum {
     }
 
     /// Waits until the background has nothing left to release or withdraw, at a
-    /// majority and at all members that can be reached. Call this before the end of a process.
+    /// majority and at all members that can be reached. Call this before the end of
+    /// a process.
     ///
     /// # Errors
     ///

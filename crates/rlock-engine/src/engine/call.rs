@@ -33,6 +33,7 @@ pub(super) struct Call {
     value: Option<Value>,
     /// Those of its caller, or of the hold that it enters.
     terms: Terms,
+    /// Those of its caller.
     asked: Terms,
     queueing: Queueing,
     /// The hold to re-enter or to upgrade.

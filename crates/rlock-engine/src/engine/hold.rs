@@ -450,6 +450,8 @@ impl Engine {
         let Some(hold) = self.holds.get(&id) else {
             return false;
         };
+        let node = hold.node;
+        let is_current = self.connection(node).is(grant.connection);
         let upgrades = ask.is_exclusive() && !hold.ask.is_exclusive();
         let is_larger = grant.fence > hold.proof.fence();
         let is_upgraded = (upgrades || hold.is_upgrading) && is_larger;
@@ -458,10 +460,6 @@ impl Engine {
         if !is_same || !self.extend_validity(now, id, grant) {
             return false;
         }
-        let is_current = self
-            .holds
-            .get(&id)
-            .is_some_and(|hold| self.connection(hold.node).is(grant.connection));
         let Some(hold) = self.holds.get_mut(&id) else {
             return false;
         };
@@ -477,7 +475,6 @@ impl Engine {
             hold.writers += 1;
             hold.is_upgrading = false;
         }
-        let node = hold.node;
         self.check_if_elsewhere(now, id, node, grant.connection);
         true
     }

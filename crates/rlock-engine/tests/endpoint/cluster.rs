@@ -907,17 +907,26 @@ fn a_bound_hold_outlasts_a_stall_after_which_its_server_has_answered() {
     assert!(stalls > 0);
 }
 
-/// What a former server of the slot and the new one answer about `{a}y`, which the owner holds.
+/// What `{a}y` has, as its server says: `n`, until the slot has moved.
+pub(crate) fn answers_of(fence: u64, asked: &str, has_moved: bool) -> String {
+    match asked {
+        asked if asked.starts_with("WAIT") => ":2\r\n".to_owned(),
+        asked if asked.contains("{a}y") => format!(":{fence}\r\n"),
+        asked if asked.contains("RLOCK") => ":9\r\n".to_owned(),
+        asked if asked.starts_with("PING") => "+PONG\r\n".to_owned(),
+        asked if asked.starts_with("CLUSTER SLOTS") => match has_moved {
+            true => slots(&[(0, 16383, "m")]),
+            false => slots(&[(0, 8191, "m"), (8192, 16383, "n")]),
+        },
+        asked if asked.starts_with("CLUSTER INFO") => info("ok", 1 + u64::from(has_moved)),
+        _ => String::new(),
+    }
+}
+
+/// What its former server and the new one answer after that.
 fn answers_of_both(it: &mut Played, at: &[usize], fence: u64) {
     for connection in at {
-        it.answers_each(*connection, |asked| match asked {
-            asked if asked.contains("{a}y") => format!(":{fence}\r\n"),
-            asked if asked.contains("RLOCK") => ":9\r\n".to_owned(),
-            asked if asked.starts_with("PING") => "+PONG\r\n".to_owned(),
-            asked if asked.starts_with("CLUSTER SLOTS") => slots(&[(0, 16383, "m")]),
-            asked if asked.starts_with("CLUSTER INFO") => info("ok", 2),
-            _ => String::new(),
-        });
+        it.answers_each(*connection, |asked| answers_of(fence, asked, true));
     }
 }
 

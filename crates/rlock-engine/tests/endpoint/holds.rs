@@ -8,10 +8,10 @@ use rlock_engine::error::Loss;
 
 use crate::played::{Played, push};
 
-const OVER: &str = "over: the server ended it";
+pub(crate) const OVER: &str = "over: the server ended it";
 
 /// `o` holds a lock under fence 7.
-fn held(ask: Ask) -> Played {
+pub(crate) fn held(ask: Ask) -> Played {
     let mut it = Played::connected();
     it.asks_mode("k", ask);
     it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
@@ -948,7 +948,7 @@ fn a_grant_under_an_unknown_fence_that_was_released_is_given_back() {
 }
 
 /// `o` holds it shared, for at most 10 s, and waits for an upgrade, `ms` later.
-fn upgrades_for_ten_seconds(ms: u64) -> Played {
+pub(crate) fn upgrades_for_ten_seconds(ms: u64) -> Played {
     let terms = Terms::new().max_hold(Duration::from_secs(10)).unwrap();
     let mut it = Played::connected();
     it.asks_mode_on("k", Ask::Shared, terms);
@@ -982,9 +982,10 @@ fn an_upgrade_after_a_loss_has_a_lease_and_a_longest_time_of_its_own() {
     }
 }
 
-/// `o` has lost its lock by the clock, without a connection, while it asks for it with a lease of 60 s; and what is sent by
-/// the next connection.
-fn asks_for_what_it_loses(first: Ask, second: Ask) -> (Played, usize, Vec<String>) {
+/// `o` has lost its lock by the clock, without a connection, while it asks for it with a lease of 60 s. The next
+/// connection, whose number is returned, releases it first.
+#[track_caller]
+fn asks_for_what_it_loses(first: Ask, second: Ask, release: &str) -> (Played, usize) {
     let mut it = held(first);
     it.ends(1);
     it.passes(20_000);
@@ -995,16 +996,16 @@ fn asks_for_what_it_loses(first: Ask, second: Ask) -> (Played, usize, Vec<String
     assert!(it.did().contains(&over));
     let number = it.connections();
     it.greeted(number);
-    let actions = it.actions();
-    (it, number, actions)
+    let (actions, release) = (it.actions(), format!("{number} {release}"));
+    assert_eq!(actions.last(), Some(&release), "{actions:?}");
+    (it, number)
 }
 
 /// The next server may still have the old grant, although others had the lock since.
 #[test]
 fn a_call_that_began_before_a_loss_does_not_get_the_lost_grant() {
-    let (mut it, number, actions) = asks_for_what_it_loses(Ask::Exclusive, Ask::Exclusive);
-    let release = format!("{number} RLOCK.RELEASE k o ALL FENCE 7");
-    assert_eq!(actions.last(), Some(&release), "{actions:?}");
+    let release = "RLOCK.RELEASE k o ALL FENCE 7";
+    let (mut it, number) = asks_for_what_it_loses(Ask::Exclusive, Ask::Exclusive, release);
     it.answers(number, "RLOCK.RELEASE", "-NOPERM no\r\n");
     it.answers(number, "RLOCK.ACQUIRE k o 60000", ":7\r\n");
     assert!(!it.did().iter().any(|it| it.contains("granted")));
@@ -1013,9 +1014,8 @@ fn a_call_that_began_before_a_loss_does_not_get_the_lost_grant() {
 /// A lost hold is neither renewed for its upgrade nor does the server keep a place as for one.
 #[test]
 fn an_upgrade_whose_hold_is_lost_is_a_call_like_any_other() {
-    let (mut it, number, actions) = asks_for_what_it_loses(Ask::Shared, Ask::Exclusive);
-    let release = format!("{number} RLOCK.RELEASE k o ALL");
-    assert_eq!(actions.last(), Some(&release), "{actions:?}");
+    let release = "RLOCK.RELEASE k o ALL";
+    let (mut it, number) = asks_for_what_it_loses(Ask::Shared, Ask::Exclusive, release);
     it.answers(number, "RLOCK.RELEASE", "$-1\r\n");
     it.answers(number, "RLOCK.ACQUIRE k o 60000", "+WAITING\r\n");
     let channel = format!("rlock:client:c:{number}");

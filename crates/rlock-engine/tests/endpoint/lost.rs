@@ -6,18 +6,9 @@ use rlock_engine::endpoint::Event;
 use rlock_engine::engine;
 use rlock_engine::engine::terms::{Ask, Lease, Terms};
 
-use crate::cluster;
+use crate::cluster::{self, answers_of};
+use crate::holds::{OVER, held, upgrades_for_ten_seconds};
 use crate::played::{self, Played, bulk, list, push};
-
-const OVER: &str = "over: the server ended it";
-
-fn held(ask: Ask) -> Played {
-    let mut it = Played::connected();
-    it.asks_mode("k", ask);
-    it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
-    it.actions();
-    it
-}
 
 fn message(number: usize, text: &str) -> String {
     push(&["message", &format!("rlock:client:c:{number}"), text])
@@ -58,16 +49,7 @@ fn a_hold_that_is_lost_during_the_confirmation_needs_the_replicas_of_the_call() 
 /// The same with a longest time: what is granted has ended before the caller learns of it.
 #[test]
 fn a_hold_that_is_lost_during_the_confirmation_is_renewed_on_the_terms_of_the_call() {
-    let terms = Terms::new().max_hold(Duration::from_secs(10)).unwrap();
-    let mut it = Played::connected();
-    it.asks_mode_on("k", Ask::Shared, terms);
-    it.answers(1, "RLOCK.ACQUIRE k o 10000", ":7\r\n");
-    it.asks_mode_on("k", Ask::Exclusive, terms);
-    it.answers(1, "RLOCK.ACQUIRE k o 10000", "+WAITING\r\n");
-    for _ in 0..196 {
-        it.passes(50);
-        it.answers_each(1, |_| "+PONG\r\n".to_owned());
-    }
+    let mut it = upgrades_for_ten_seconds(9_800);
     it.receives(1, message(1, "grant 9 o k"));
     it.passes(200);
     for _ in 0..2 {
@@ -80,22 +62,6 @@ fn a_hold_that_is_lost_during_the_confirmation_is_renewed_on_the_terms_of_the_ca
     assert!(did.contains(&"call 3: granted 9".to_owned()), "{did:?}");
     let now = it.now();
     assert!(it.proofs[1].remaining(now) > Duration::from_secs(9));
-}
-
-/// What `{a}y` has, as its server says: `n`, until the slot has moved.
-fn answers_of(fence: u64, asked: &str, has_moved: bool) -> String {
-    match asked {
-        asked if asked.starts_with("WAIT") => ":2\r\n".to_owned(),
-        asked if asked.contains("{a}y") => format!(":{fence}\r\n"),
-        asked if asked.contains("RLOCK") => ":9\r\n".to_owned(),
-        asked if asked.starts_with("PING") => "+PONG\r\n".to_owned(),
-        asked if asked.starts_with("CLUSTER SLOTS") => match has_moved {
-            true => cluster::slots(&[(0, 16383, "m")]),
-            false => cluster::slots(&[(0, 8191, "m"), (8192, 16383, "n")]),
-        },
-        asked if asked.starts_with("CLUSTER INFO") => cluster::info("ok", 1 + u64::from(has_moved)),
-        _ => String::new(),
-    }
 }
 
 /// The slot has moved, and the hold was renewed at the new server 10 ms ago. Then the former server answers a re-entry.

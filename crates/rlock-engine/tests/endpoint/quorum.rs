@@ -313,6 +313,14 @@ impl Client {
         self.handle(Event::Received { connection, bytes });
     }
 
+    /// A member answers what it was asked.
+    fn answers(&mut self, member: usize, asked: &str) {
+        let reply = self.members[member].reply(asked);
+        let connection = self.members[member].connection.unwrap();
+        let bytes = reply.as_bytes();
+        self.handle(Event::Received { connection, bytes });
+    }
+
     fn passes(&mut self, time: Duration) {
         let end = self.now + time;
         self.is_passing = true;
@@ -1667,9 +1675,7 @@ fn a_re_entry_during_an_extension_shortens_no_lease() {
     );
     for (at, asked) in std::mem::take(&mut it.asked) {
         assert_ne!(asked, "RLOCK.RENEW k o 30000");
-        let reply = it.members[at].reply(&asked);
-        let (connection, bytes) = (it.members[at].connection.unwrap(), reply.as_bytes());
-        it.handle(Event::Received { connection, bytes });
+        it.answers(at, &asked);
     }
     assert!(it.held().0 > Duration::from_secs(45));
 }
@@ -1683,9 +1689,7 @@ fn a_short_longest_time_makes_no_member_slow() {
         it.takes("passes 1");
         late.extend(it.asked.drain(..).map(|asked| (ms + 45, asked)));
         while let Some((_, (at, asked))) = late.pop_front_if(|(due, _)| *due <= ms) {
-            let reply = it.members[at].reply(&asked);
-            let (connection, bytes) = (it.members[at].connection.unwrap(), reply.as_bytes());
-            it.handle(Event::Received { connection, bytes });
+            it.answers(at, &asked);
         }
     }
     let done = it.done();

@@ -30,10 +30,10 @@ public final class RLock implements Lock {
 
     RLock(Client client, List<String> keys, Format.Mode mode, Terms terms) {
         this(client, keys, mode, terms, null);
+        keys.forEach(key -> Engine.checkText("name", key));
     }
 
     private RLock(Client client, List<String> keys, Format.Mode mode, Terms terms, Consumer<Duration> onRisk) {
-        keys.forEach(key -> Engine.checkText("name", key));
         this.client = client;
         this.keys = keys;
         this.mode = mode;
