@@ -36,13 +36,7 @@ pub(super) struct Call {
     /// Those of its caller.
     asked: Terms,
     queueing: Queueing,
-    /// The hold to re-enter or to upgrade.
-    live: Option<Id>,
-    is_upgrade: bool,
-    /// Whether that hold was lost after the request in progress, which named its lease.
-    is_other: bool,
-    /// The connection that reports a loss of what is confirmed; 0 if none does.
-    reported_by: u64,
+    entered: Entered,
     phase: Phase,
     /// The grant that replicas must confirm, and when the client began to ask
     /// them.
@@ -61,6 +55,19 @@ pub(super) struct Call {
     may_be_stale: bool,
     /// A notice that came before the reply.
     pub(super) early_notice: Option<WaitEnd>,
+}
+
+/// What its owner has of these keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Entered {
+    /// Nothing: a grant begins a hold.
+    Nothing,
+    /// A hold that it enters again.
+    Hold(Id),
+    /// A shared hold that it makes exclusive.
+    Shared(Id),
+    /// A hold that was lost after the request in progress, which named its lease.
+    Lost,
 }
 
 /// The purpose of the current or the last request.
@@ -84,8 +91,9 @@ enum Phase {
     AcquiringUnwatched {
         full: Box<Error>,
     },
-    /// Checks that a grant by message is still valid.
-    Confirming,
+    /// Checks that a grant is still valid. A loss of it is reported by this connection; 0
+    /// if by none.
+    Confirming(u64),
     /// Finds out why the server withdrew the request.
     Withdrawn,
     /// Ends the place that the server keeps for some time after a wait.
@@ -131,10 +139,7 @@ impl Engine {
             terms,
             asked: terms,
             queueing,
-            live: None,
-            is_upgrade: false,
-            is_other: false,
-            reported_by: 0,
+            entered: Entered::Nothing,
             phase: Phase::Acquiring,
             unconfirmed: None,
             replication: self.replication,
@@ -165,7 +170,7 @@ impl Call {
     /// When the reply to a request must have arrived.
     pub(super) fn reply_deadline(&self, deadline: Option<Instant>) -> Option<Instant> {
         let grace = match (self.queueing, &self.phase) {
-            (_, Phase::Confirming) if self.terms.replicas > 0 => NOTICE_GRACE + self.replication,
+            (_, Phase::Confirming(_)) if self.terms.replicas > 0 => NOTICE_GRACE + self.replication,
             (Queueing::Try, _) => Duration::ZERO,
             _ => NOTICE_GRACE,
         };
@@ -193,9 +198,10 @@ impl Call {
         };
         // A re-entry gets the terms of the existing hold: a shorter lease would
         // end under the guards that hold it.
-        (self.live, self.terms) = (Some(live), hold.terms);
-        self.is_upgrade = self.ask.is_exclusive() && !hold.ask.is_exclusive();
-        if self.is_upgrade {
+        self.terms = hold.terms;
+        self.entered = Entered::Hold(live);
+        if self.ask.is_exclusive() && !hold.ask.is_exclusive() {
+            self.entered = Entered::Shared(live);
             at.engine.set_upgrading(live, true);
         }
         Next::Ask
@@ -205,7 +211,7 @@ impl Call {
     /// like any other. A bound hold may be alive although its connection was quiet.
     fn forget_lost(&mut self, at: &mut Context<'_>) {
         let is_running = |hold: &Hold| hold.proof.running(at.now).is_some();
-        if let Some(live) = self.live
+        if let Some(live) = self.live()
             && !self.hold(at.engine).is_some_and(is_running)
         {
             at.engine.loss(at.now, live);
@@ -214,7 +220,7 @@ impl Call {
                 let claims = at.work.claims.clone();
                 at.engine.remember_ended(at.now, &claims, fence, lease_end);
             }
-            (self.live, self.is_upgrade, self.is_other) = (None, false, true);
+            self.entered = Entered::Lost;
             // What the server may have bound for this call is not what it asks for.
             if self.terms.bound == self.asked.bound || at.work.asked_by.is_none() {
                 self.terms = self.asked;
@@ -223,9 +229,7 @@ impl Call {
     }
 
     fn request(&mut self, at: &mut Context<'_>, connection: u64) -> Next {
-        let live = self.hold(at.engine);
-        if let Some(hold) = live
-            && self.is_upgrade
+        if let Some(hold) = self.upgraded().and_then(|live| at.engine.holds.get(&live))
             && !matches!(self.phase, Phase::Attaching(by) if by == connection)
             && hold.notices_by != connection
             && let Some(lease) = hold.next_lease(at.now)
@@ -233,15 +237,14 @@ impl Call {
             (self.phase, self.lease) = (Phase::Attaching(connection), lease);
             return Next::Send(hold.attach_request(lease));
         }
-        if self.live.is_none()
+        if self.live().is_none()
             && let Some((claims, fence)) = at.engine.lost_part(at.now, &at.work.claims)
         {
             self.phase = Phase::Releasing;
             return Next::Send(Request::Release { claims, fence });
         }
-        self.set_lease(at.engine, at.now);
+        self.begin_request(at.engine, at.now);
         (self.phase, self.early_notice) = (Phase::Acquiring, None);
-        self.is_other = false;
         self.earlier = at.work.asked_by.replace(connection);
         let left = at.work.deadline.map(|deadline| deadline - at.now);
         let queueing = match (self.queueing, left) {
@@ -254,9 +257,24 @@ impl Call {
         self.acquire(at, queueing, true)
     }
 
-    /// The hold to re-enter or to upgrade.
+    /// The hold to enter again or to upgrade.
+    fn live(&self) -> Option<Id> {
+        match self.entered {
+            Entered::Hold(live) | Entered::Shared(live) => Some(live),
+            Entered::Nothing | Entered::Lost => None,
+        }
+    }
+
+    /// The hold to upgrade.
+    fn upgraded(&self) -> Option<Id> {
+        match self.entered {
+            Entered::Shared(live) => Some(live),
+            _ => None,
+        }
+    }
+
     fn hold<'a>(&self, engine: &'a Engine) -> Option<&'a Hold> {
-        engine.holds.get(&self.live?).map(|hold| &**hold)
+        engine.holds.get(&self.live()?).map(|hold| &**hold)
     }
 
     /// Asks for the lock. With `notify` the server sends messages about the
@@ -272,9 +290,12 @@ impl Call {
         })
     }
 
-    /// Sets the lease of the next request: the lease of its terms, or the rest of
-    /// it.
-    fn set_lease(&mut self, engine: &Engine, now: Instant) {
+    /// Sets the lease of the next request: the lease of its terms, or the rest of it. That
+    /// names no lease of a hold that was lost before.
+    fn begin_request(&mut self, engine: &Engine, now: Instant) {
+        if self.entered == Entered::Lost {
+            self.entered = Entered::Nothing;
+        }
         let lease = match self.hold(engine) {
             Some(hold) => hold.full_lease(now),
             None => self.terms.lease_at(now, now),
@@ -309,16 +330,16 @@ impl Call {
             }
             (Phase::AcquiringUnwatched { full }, Ok(_)) => self.refused(at, *full),
             // The connection of the reports may have the report of a loss in between.
-            (Phase::Confirming, Ok(Reply::Fence(fence)))
-                if self.is_upgrade && self.unconfirmed.is_none_or(|(known, _)| known != fence) =>
+            (Phase::Confirming(_), Ok(Reply::Fence(fence)))
+                if self.upgraded().is_some()
+                    && self.unconfirmed.is_none_or(|(known, _)| known != fence) =>
             {
                 at.ask_again()
             }
-            (Phase::Confirming, Ok(Reply::Fence(fence))) => {
-                let connection = self.reported_by;
+            (Phase::Confirming(connection), Ok(Reply::Fence(fence))) => {
                 self.granted(at, fence, Sent { connection, ..sent })
             }
-            (Phase::Confirming, Ok(Reply::TooFew(acknowledged))) => {
+            (Phase::Confirming(_), Ok(Reply::TooFew(acknowledged))) => {
                 let wanted = self.terms.replicas;
                 let error = Error::NotReplicated {
                     wanted,
@@ -326,7 +347,7 @@ impl Call {
                 };
                 self.give_up(at, Outcome::Failed(error))
             }
-            (Phase::Confirming, Err(fault)) => self.not_confirmed(at, sent, fault),
+            (Phase::Confirming(_), Err(fault)) => self.not_confirmed(at, sent, fault),
             // If the server can no longer grant, because it became a replica or
             // its slot moved, it also refuses to cancel, and this call
             // continues as after any refusal. If the server can grant, it no
@@ -336,7 +357,7 @@ impl Call {
             }
             // The grant was lost before its caller received it, or the server's
             // message was for a request of an earlier connection.
-            (Phase::Confirming | Phase::Withdrawn, Ok(_)) => at.ask_again(),
+            (Phase::Confirming(_) | Phase::Withdrawn, Ok(_)) => at.ask_again(),
             (Phase::Leaving, Ok(Reply::Count(1))) => {
                 self.leave_nothing(at.engine, Outcome::Refused)
             }
@@ -379,7 +400,7 @@ impl Call {
         match result {
             Ok(Reply::Fence(fence)) => self.granted(at, fence, sent),
             Ok(reply) => {
-                if self.live.is_none() {
+                if self.live().is_none() {
                     at.engine.nothing_is_held(&at.work.claims, sent.connection);
                 }
                 match reply {
@@ -465,8 +486,7 @@ impl Call {
             WaitEnd::Grant { fence, not_before } => {
                 let by = at.work.asked_by.unwrap_or(0);
                 self.upgrade_is_announced(at, fence, by);
-                let is_plain = self.live.is_none()
-                    && !self.is_other
+                let is_plain = self.entered == Entered::Nothing
                     && self.terms.max_hold.is_none()
                     && self.terms.replicas == 0;
                 // Whether at least half of the lease and half of the grace are
@@ -508,7 +528,7 @@ impl Call {
     /// The server has named the fence of an upgrade by the connection `by`, and it waits
     /// for its confirmation.
     fn upgrade_is_announced(&self, at: &mut Context<'_>, fence: u64, by: u64) {
-        let live = self.live.and_then(|live| at.engine.holds.get_mut(&live));
+        let live = self.live().and_then(|live| at.engine.holds.get_mut(&live));
         if let Some(hold) = live
             && by != 0
             && hold.notices_by == by
@@ -520,9 +540,8 @@ impl Call {
     /// Checks that a grant is still valid, on the terms of the call, and that replicas
     /// know it if they must.
     fn confirm(&mut self, at: &mut Context<'_>, fence: u64, reported_by: u64) -> Next {
-        self.set_lease(at.engine, at.now);
-        self.phase = Phase::Confirming;
-        (self.is_other, self.reported_by) = (false, reported_by);
+        self.begin_request(at.engine, at.now);
+        self.phase = Phase::Confirming(reported_by);
         let before = self.unconfirmed.filter(|(known, _)| *known == fence);
         self.unconfirmed = before.or(Some((fence, at.now)));
         Next::Send(Request::Renew {
@@ -557,8 +576,8 @@ impl Call {
             let fence = Some(fence);
             return Next::Send(Request::Release { claims, fence });
         }
-        let is_confirmed = matches!(self.phase, Phase::Confirming) || self.terms.replicas == 0;
-        if self.is_other || !is_confirmed {
+        let is_confirmed = matches!(self.phase, Phase::Confirming(_)) || self.terms.replicas == 0;
+        if self.entered == Entered::Lost || !is_confirmed {
             self.upgrade_is_announced(at, fence, sent.connection);
             return self.confirm(at, fence, sent.connection);
         }
@@ -572,7 +591,9 @@ impl Call {
         let proof = at
             .engine
             .take(at.now, call, claims, self.ask, self.terms, grant);
-        if let (true, Some(hold)) = (self.is_upgrade, at.engine.holds.get_mut(&proof.hold)) {
+        if let Some(hold) = at.engine.holds.get_mut(&proof.hold)
+            && self.upgraded().is_some()
+        {
             hold.upgraded_by = Some(at.work.id);
         }
         at.engine.metrics.grants += 1;
@@ -594,7 +615,7 @@ impl Call {
         if self.queueing == Queueing::Unlimited {
             return at.pause();
         }
-        let has_place = self.has_waited && !self.is_upgrade;
+        let has_place = self.has_waited && self.upgraded().is_none();
         match at.engine.connection(at.work.node) {
             ConnectionState::Up { .. } if has_place => {
                 self.phase = Phase::Leaving;
@@ -627,7 +648,7 @@ impl Call {
 
     /// Ends the call; the server knows nothing of it except its grant.
     fn leave_nothing(&self, engine: &mut Engine, outcome: Outcome) -> Next {
-        if let Some(live) = self.live.filter(|_| self.is_upgrade) {
+        if let Some(live) = self.upgraded() {
             engine.set_upgrading(live, false);
         }
         Next::End(outcome)
@@ -647,6 +668,6 @@ impl Call {
         }
         // No grant outlives its lease.
         at.work.deadline = Some(at.now + self.lease.max(at.engine.retry_timeout));
-        Next::CleanUp(CleanUp::of(self.live.filter(|_| self.is_upgrade)))
+        Next::CleanUp(CleanUp::of(self.upgraded()))
     }
 }

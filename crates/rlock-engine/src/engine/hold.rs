@@ -586,9 +586,9 @@ impl Engine {
             if let Some(renewed) = &mut self.renewed {
                 renewed.push(hold.proof.call);
             }
-        }
-        if let Some(hold) = self.holds.get(&id) {
-            self.cut_if_over(now, hold, grant);
+            if let Some(hold) = self.holds.get(&id) {
+                self.cut_if_over(now, hold, grant);
+            }
         }
         true
     }
