@@ -1369,7 +1369,7 @@ func TestReadme(t *testing.T) {
 	programs := regexp.MustCompile("(?s)```go\n(package main.*?)```").FindAllStringSubmatch(readmes, -1)
 	isTrue(t, len(programs) == 5)
 	for _, program := range programs {
-		run := exec.Command("go", "run", ".")
+		run := exec.Command("go", "run", "-race", ".") // As the tests: the engine is compiled once.
 		run.Dir = ofOwnModule(t, addresses.Replace(program[1]))
 		output, err := run.CombinedOutput()
 		isTrue(t, err == nil && regexp.MustCompile("under fence|nobody leads").Match(output), err, string(output))

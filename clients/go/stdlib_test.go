@@ -177,7 +177,7 @@ func TestReadmeOfHandlers(t *testing.T) {
 	source := string(regexp.MustCompile("(?s)```go\n(.*?)```").FindSubmatch(readme)[1])
 	program := strings.NewReplacer("redis://127.0.0.1:6379", s.URL, "127.0.0.1:8080", address).Replace(source)
 	directory := rlock.OfOwnModule(t, program)
-	build := exec.Command("go", "build", "-o", "first", ".")
+	build := exec.Command("go", "build", "-race", "-o", "first", ".") // As in TestReadme.
 	build.Dir = directory
 	output, err := build.CombinedOutput()
 	rlock.IsTrue(t, err == nil, err, string(output))

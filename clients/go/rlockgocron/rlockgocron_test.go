@@ -393,7 +393,7 @@ func TestReadme(t *testing.T) {
 		} {
 			done(t, os.WriteFile(filepath.Join(directory, name), []byte(text), 0o600))
 		}
-		for _, arguments := range [][]string{{"mod", "tidy"}, {"build", "-o", "first"}} {
+		for _, arguments := range [][]string{{"mod", "tidy"}, {"build", "-race", "-o", "first"}} {
 			command := exec.Command("go", arguments...)
 			command.Dir = directory
 			if output, err := command.CombinedOutput(); err != nil {
