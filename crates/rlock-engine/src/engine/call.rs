@@ -64,8 +64,8 @@ enum Entered {
     Nothing,
     /// A hold that it enters again.
     Hold(Id),
-    /// A shared hold that it makes exclusive.
-    Shared(Id),
+    /// A shared hold, under this fence, that it makes exclusive.
+    Shared(Id, u64),
     /// A hold that was lost after the request in progress, which named its lease.
     Lost,
 }
@@ -81,6 +81,8 @@ enum Phase {
     GivingBack {
         fence: u64,
     },
+    /// Makes sure that the hold that it upgrades is shared at the server.
+    Downgrading,
     /// Asks for loss reports on the hold that it upgrades, by this connection: a
     /// report must come before the grant that an upgrade may still get after a loss.
     Attaching(u64),
@@ -201,7 +203,7 @@ impl Call {
         self.terms = hold.terms;
         self.entered = Entered::Hold(live);
         if self.ask.is_exclusive() && !hold.ask.is_exclusive() {
-            self.entered = Entered::Shared(live);
+            self.entered = Entered::Shared(live, hold.proof.fence());
             at.engine.set_upgrading(live, true);
         }
         Next::Ask
@@ -244,6 +246,10 @@ impl Call {
             return Next::Send(Request::Release { claims, fence });
         }
         self.begin_request(at.engine, at.now);
+        if self.live().is_none() {
+            // What is granted from now on is not what was lost.
+            at.engine.forget_losses(&at.work.claims);
+        }
         (self.phase, self.early_notice) = (Phase::Acquiring, None);
         self.earlier = at.work.asked_by.replace(connection);
         let left = at.work.deadline.map(|deadline| deadline - at.now);
@@ -260,7 +266,7 @@ impl Call {
     /// The hold to enter again or to upgrade.
     fn live(&self) -> Option<Id> {
         match self.entered {
-            Entered::Hold(live) | Entered::Shared(live) => Some(live),
+            Entered::Hold(live) | Entered::Shared(live, _) => Some(live),
             Entered::Nothing | Entered::Lost => None,
         }
     }
@@ -268,7 +274,7 @@ impl Call {
     /// The hold to upgrade.
     fn upgraded(&self) -> Option<Id> {
         match self.entered {
-            Entered::Shared(live) => Some(live),
+            Entered::Shared(live, _) => Some(live),
             _ => None,
         }
     }
@@ -319,6 +325,12 @@ impl Call {
                     .remember_released(at.now, &claims, fence, lease_end);
                 at.pause()
             }
+            (Phase::Downgrading, Ok(reply)) => {
+                if let (Reply::Nil, Some(live)) = (reply, self.upgraded()) {
+                    at.engine.lose_with_rest(at.now, live);
+                }
+                at.pause()
+            }
             (Phase::Attaching(_), result) => self.attached(at, sent, result),
             (Phase::Acquiring, result) => self.asked(at, sent, result),
             (Phase::AcquiringUnwatched { .. }, Ok(Reply::Fence(fence))) => {
@@ -366,6 +378,7 @@ impl Call {
             (
                 Phase::Releasing
                 | Phase::GivingBack { .. }
+                | Phase::Downgrading
                 | Phase::AcquiringUnwatched { .. }
                 | Phase::Withdrawn,
                 Err(fault),
@@ -401,7 +414,8 @@ impl Call {
             Ok(Reply::Fence(fence)) => self.granted(at, fence, sent),
             Ok(reply) => {
                 if self.live().is_none() {
-                    at.engine.nothing_is_held(&at.work.claims, sent.connection);
+                    let claims = &at.work.claims;
+                    at.engine.nothing_is_held(claims, self.ask, sent.connection);
                 }
                 match reply {
                     Reply::Queued => self.queued(at, sent),
@@ -555,26 +569,37 @@ impl Call {
     }
 
     fn granted(&mut self, at: &mut Context<'_>, fence: u64, sent: Sent) -> Next {
-        let live = self.hold(at.engine).map(|hold| &hold.proof);
-        let live = live.map(|proof| (proof.hold, proof.fence()));
-        let is_older = match live {
-            Some((live, known)) if fence < known => {
-                at.engine.lose_to_another(at.now, live);
-                true
-            }
-            Some(_) => false,
-            None => self.was_given_up(at, fence),
-        };
+        // The server has lost the hold that the call enters, and only now shows it.
+        if let Some(hold) = self.hold(at.engine)
+            && !hold.is_entered_by(self.ask, fence, sent.connection)
+        {
+            let live = hold.proof.hold;
+            at.engine.lose(at.now, live);
+            self.forget_lost(at);
+        }
+        let is_new = self.live().is_none();
         // The server has bound it, or not, as the hold was that is lost.
-        let is_bound_otherwise = live.is_none() && self.terms.bound != self.asked.bound;
+        let is_bound_otherwise = is_new && self.terms.bound != self.asked.bound;
         if is_bound_otherwise {
             self.terms = self.asked;
         }
-        if is_older || is_bound_otherwise {
-            let claims = at.work.claims.clone();
+        let claims = at.work.claims.clone();
+        if is_bound_otherwise || is_new && self.was_given_up(at, fence) {
+            // If it cannot be released now, the next answer is the same grant.
+            let lease_end = at.now + self.lease;
+            at.engine.remember_ended(at.now, &claims, fence, lease_end);
             self.phase = Phase::GivingBack { fence };
             let fence = Some(fence);
             return Next::Send(Request::Release { claims, fence });
+        }
+        // The server does not know of the downgrade before. Another one may have known it,
+        // and may have let others in under larger fences.
+        if matches!(self.entered, Entered::Shared(_, shared) if shared == fence) {
+            self.phase = Phase::Downgrading;
+            return Next::Send(Request::Downgrade { claims });
+        }
+        if is_new && self.terms.bound.is_none() {
+            self.terms.bound = at.engine.kept_bound(at.now, &claims, fence);
         }
         let is_confirmed = matches!(self.phase, Phase::Confirming(_)) || self.terms.replicas == 0;
         if self.entered == Entered::Lost || !is_confirmed {
@@ -587,10 +612,9 @@ impl Call {
             lease: self.lease,
             connection: sent.connection,
         };
-        let (call, claims) = (at.work.id, at.work.claims.clone());
         let proof = at
             .engine
-            .take(at.now, call, claims, self.ask, self.terms, grant);
+            .take(at.now, at.work.id, claims, self.ask, self.terms, grant);
         if let Some(hold) = at.engine.holds.get_mut(&proof.hold)
             && self.upgraded().is_some()
         {
@@ -666,8 +690,12 @@ impl Call {
         if at.work.asked_by.is_none() && at.work.unanswered.is_none() {
             return self.leave_nothing(at.engine, Outcome::Refused);
         }
+        // The server may have carried the request out.
+        if let Some(hold) = self.live().and_then(|live| at.engine.holds.get_mut(&live)) {
+            hold.is_asked_for(at.now, self.lease);
+        }
         // No grant outlives its lease.
         at.work.deadline = Some(at.now + self.lease.max(at.engine.retry_timeout));
-        Next::CleanUp(CleanUp::of(self.upgraded()))
+        Next::CleanUp(CleanUp::of(self.upgraded(), self.ask))
     }
 }

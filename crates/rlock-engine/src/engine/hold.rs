@@ -141,6 +141,14 @@ impl Hold {
         by != 0 && self.notices_by == by || self.announced == Some(fence)
     }
 
+    /// Whether a call that asked for `ask` enters it, if the connection `by` says that it
+    /// was granted `fence`. If not, the grant begins another hold.
+    pub(super) fn is_entered_by(&self, ask: Ask, fence: u64, by: u64) -> bool {
+        let upgrades = ask.is_exclusive() && !self.ask.is_exclusive();
+        let is_upgraded = (upgrades || self.is_upgrading) && fence > self.proof.fence();
+        self.has_fence(fence) || is_upgraded && self.is_upgrade(fence, by)
+    }
+
     /// The server has it under `fence`, or a larger one. What was lost keeps the fence
     /// that it had: the server has granted the lock again.
     fn is_under(&mut self, now: Instant, fence: u64) {
@@ -391,7 +399,13 @@ fn is_over_at((sent, lease): &(Instant, Duration)) -> Instant {
 impl Engine {
     /// Which of these keys the owner holds.
     pub(super) fn held(&self, now: Instant, claims: &Claims) -> HeldKeys<'_> {
-        let held = claims.names().filter_map(|name| self.live(now, name));
+        self.held_if(claims, |hold| hold.proof.is_live(now))
+    }
+
+    /// The same for holds of which this is true.
+    fn held_if(&self, claims: &Claims, is_held: impl Fn(&Hold) -> bool) -> HeldKeys<'_> {
+        let hold = |name: &Name| self.holds.get(&self.claims.get(name)?.hold?);
+        let held = claims.names().filter_map(hold).filter(|hold| is_held(hold));
         let mut held = held.map(|hold| hold.proof.hold);
         let Some(first) = held.next() else {
             return HeldKeys::Nothing;
@@ -408,13 +422,6 @@ impl Engine {
         }
     }
 
-    /// The hold that the owner can re-enter, if there is one.
-    fn live(&self, now: Instant, name: &Name) -> Option<&Hold> {
-        let hold = self.claims.get(name)?.hold?;
-        let hold = self.holds.get(&hold)?;
-        hold.proof.is_live(now).then_some(hold)
-    }
-
     /// Takes the grant of a call: adds a guard to an existing hold, or creates a
     /// hold.
     pub(super) fn take(
@@ -426,7 +433,9 @@ impl Engine {
         terms: Terms,
         grant: Grant,
     ) -> Arc<Proof> {
-        let live = match self.held(now, &claims) {
+        // What shows that its connection is alive may be unread.
+        let is_running = |hold: &Hold| hold.proof.running(now).is_some();
+        let live = match self.held_if(&claims, is_running) {
             HeldKeys::Same(live, _) => Some(live),
             HeldKeys::Nothing | HeldKeys::Otherwise(_) => None,
         };
@@ -452,11 +461,7 @@ impl Engine {
         };
         let node = hold.node;
         let is_current = self.connection(node).is(grant.connection);
-        let upgrades = ask.is_exclusive() && !hold.ask.is_exclusive();
-        let is_larger = grant.fence > hold.proof.fence();
-        let is_upgraded = (upgrades || hold.is_upgrading) && is_larger;
-        let is_same = hold.has_fence(grant.fence)
-            || is_upgraded && hold.is_upgrade(grant.fence, grant.connection);
+        let is_same = hold.is_entered_by(ask, grant.fence, grant.connection);
         if !is_same || !self.extend_validity(now, id, grant) {
             return false;
         }
@@ -669,10 +674,10 @@ impl Engine {
             return;
         };
         let (known, certain) = (hold.proof.fence(), hold.certain_fence());
-        let lease_end = hold.latest_end();
+        let (ask, lease_end) = (hold.ask, hold.latest_end());
         self.remember_released(now, claims, known, lease_end);
         if certain.is_none() {
-            self.remember_undone(now, claims, connection, lease_end);
+            self.remember_undone(now, claims, (connection, Some(ask)), lease_end);
         }
     }
 
@@ -715,6 +720,15 @@ impl Engine {
         }
         if let Some(due) = due {
             self.timers.insert((due, Timer::Hold(id)));
+        }
+    }
+
+    /// What was reported as lost does not concern what is asked for from now on.
+    pub(super) fn forget_losses(&mut self, claims: &Claims) {
+        for name in claims.names() {
+            if let Some(claim) = self.claims.get_mut(name) {
+                claim.fence_lost = 0;
+            }
         }
     }
 

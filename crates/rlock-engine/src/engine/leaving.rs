@@ -38,9 +38,8 @@ pub(super) struct Leaving {
     rest: Option<Claims>,
     /// Why several keys are released one by one, if they are.
     refusal: Option<Error>,
-    /// Whether the last request kept the hold for a while instead of releasing
-    /// it.
-    is_kept: bool,
+    /// For how long the last request kept the hold, if it did not release it.
+    kept: Option<Duration>,
 }
 
 /// One guard needs this hold only in shared mode from now on.
@@ -58,6 +57,8 @@ pub(super) struct Downgrade {
 pub(super) struct CleanUp {
     /// The shared hold that the call wanted to make exclusive.
     upgraded: Option<Id>,
+    /// What the call asked for, if that is known.
+    ask: Option<Ask>,
     /// How the last request undoes a grant.
     undo: Undo,
     is_one_by_one: bool,
@@ -244,7 +245,7 @@ impl Engine {
 
     /// Undoes a grant that nobody waits for.
     pub(super) fn undo_unclaimed_grant(&mut self, now: Instant, claims: Claims, lease: Duration) {
-        let task = Task::CleanUp(CleanUp::of(None));
+        let task = Task::CleanUp(CleanUp::of_unknown());
         let deadline = Some(now + lease.max(self.retry_timeout));
         let id = self.next_id();
         for (awaited, _) in &mut self.flushes {
@@ -263,7 +264,7 @@ impl Leaving {
             has_left,
             rest: None,
             refusal: None,
-            is_kept: false,
+            kept: None,
         }
     }
 
@@ -335,7 +336,7 @@ impl Leaving {
         };
         let hold = engine.holds.get(&self.hold);
         let kept = hold.and_then(|hold| Some((hold, hold.kept_for(now)?)));
-        self.is_kept = kept.is_some();
+        self.kept = kept.map(|(_, lease)| lease);
         let fence = hold.and_then(|hold| hold.certain_fence());
         Next::Send(match kept {
             Some((hold, lease)) => Request::Renew {
@@ -362,7 +363,7 @@ impl Leaving {
         let fence = hold.and_then(|hold| hold.certain_fence());
         let outcome = match result {
             Err(Fault::Refused(refusal)) if self.refusal.is_none() => {
-                if self.is_kept || is_single {
+                if self.kept.is_some() || is_single {
                     self.report(at, &refusal);
                     return self.end(at, Outcome::Failed(refusal));
                 }
@@ -377,7 +378,7 @@ impl Leaving {
                 }
             },
             // Nil after an unanswered release: that release succeeded.
-            Ok(Reply::Nil) if self.is_kept || !is_repeated => {
+            Ok(Reply::Nil) if self.kept.is_some() || !is_repeated => {
                 Outcome::Failed(Error::Lost(Loss::EndedByServer))
             }
             // The owner has re-acquired it under another hold.
@@ -394,7 +395,7 @@ impl Leaving {
     /// The server refuses the release. Without a caller, a flush reports it.
     fn report(&self, at: &mut Context<'_>, refusal: &Error) {
         if let Some(rest) = &self.rest
-            && !self.is_kept
+            && self.kept.is_none()
             && !at.work.is_awaited
         {
             at.engine.not_released(at.now, self.hold, rest, refusal);
@@ -413,12 +414,16 @@ impl Leaving {
     }
 
     fn end(&self, at: &mut Context<'_>, outcome: Outcome) -> Next {
-        let hold = at.engine.holds.get(&self.hold).filter(|_| !self.is_kept);
         // What is kept is not given up: its owner can enter it again.
-        if let Some(hold) = hold {
+        if let (Some(hold), Some(lease)) = (at.engine.holds.get(&self.hold), self.kept) {
+            if hold.terms.bound.is_some() {
+                let (claims, fence) = (hold.proof.claims.clone(), hold.proof.fence());
+                at.engine.remember_kept(at.now, &claims, fence, lease);
+            }
+        } else if let Some(hold) = at.engine.holds.get(&self.hold) {
             let fence = hold.proof.fence();
             let (lease_end, kept) = (hold.latest_end(), hold.kept);
-            let certain = hold.certain_fence();
+            let (certain, ask) = (hold.certain_fence(), hold.ask);
             let node = at.work.node;
             // A newer hold of its owner says more.
             if let Some(claims) = at.engine.newest_part(self.hold) {
@@ -427,8 +432,8 @@ impl Leaving {
                 if let (None, ConnectionState::Up { number, .. }) =
                     (certain, at.engine.connection(node))
                 {
-                    at.engine
-                        .remember_undone(at.now, &claims, number, lease_end);
+                    let by = (number, Some(ask));
+                    at.engine.remember_undone(at.now, &claims, by, lease_end);
                 }
             }
             // A call that wanted to keep it came too late.
@@ -495,9 +500,19 @@ impl Downgrade {
 }
 
 impl CleanUp {
-    pub(super) fn of(upgraded: Option<Id>) -> Self {
+    pub(super) fn of(upgraded: Option<Id>, ask: Ask) -> Self {
         Self {
             upgraded,
+            ask: Some(ask),
+            ..Self::of_unknown()
+        }
+    }
+
+    /// After a grant that nobody has asked for.
+    fn of_unknown() -> Self {
+        Self {
+            upgraded: None,
+            ask: None,
             undo: Undo::Nothing,
             is_one_by_one: false,
             repeats: 0,
@@ -591,8 +606,8 @@ impl CleanUp {
         if let (HeldKeys::Nothing, Some(lease_end)) =
             (at.engine.held(at.now, claims), at.work.deadline)
         {
-            at.engine
-                .remember_undone(at.now, claims, connection, lease_end);
+            let by = (connection, self.ask);
+            at.engine.remember_undone(at.now, claims, by, lease_end);
         }
         if let Some(hold) = self.upgraded {
             at.engine.set_upgrading(hold, false);

@@ -11,6 +11,7 @@ use std::time::Duration;
 use crate::engine::Engine;
 use crate::engine::claims::{Claims, Name, Table};
 use crate::engine::instant::Instant;
+use crate::engine::terms::Ask;
 
 /// How much the clocks of a master and its successor may differ. Leases are
 /// replicated as points in time.
@@ -50,8 +51,11 @@ struct Entry {
     /// earlier.
     fences: Vec<(u64, Instant)>,
     /// A grant under an unknown fence was undone by this connection: a grant by
-    /// another connection may be the same.
-    undone_by: Option<u64>,
+    /// another connection may be the same. And whether it may have been a shared one.
+    undone_by: Option<(u64, bool)>,
+    /// The server keeps the grant with this fence although its guards have ended, and
+    /// ends it so long after its connection.
+    kept: Option<(u64, Duration)>,
     until: Instant,
 }
 
@@ -80,6 +84,7 @@ impl Released {
         let entry = self.entries.entry(name.clone()).or_insert(Entry {
             fences: Vec::new(),
             undone_by: None,
+            kept: None,
             until,
         });
         entry.until = entry.until.max(until);
@@ -89,7 +94,7 @@ impl Released {
     fn has(&self, now: Instant, name: &Name, fence: u64, connection: Option<u64>) -> bool {
         let entry = self.entries.get(name).filter(|entry| entry.lasts(now));
         entry.is_some_and(|entry| {
-            let is_new = entry.undone_by.is_none() || entry.undone_by == connection;
+            let is_new = entry.undone_by.is_none_or(|it| Some(it.0) == connection);
             let mut fences = entry.fences.iter().filter(|it| it.1 > now);
             fences.any(|it| fence <= it.0) || !is_new
         })
@@ -136,22 +141,49 @@ impl Engine {
         &mut self,
         now: Instant,
         claims: &Claims,
-        connection: u64,
+        (connection, ask): (u64, Option<Ask>),
         lease_end: Instant,
     ) {
         for name in names_to_remember(claims) {
-            self.released.entry(now, name, lease_end).undone_by = Some(connection);
+            let may_be_shared = ask.is_none_or(|ask| !ask.is_exclusive());
+            let entry = self.released.entry(now, name, lease_end);
+            let was_shared = entry.undone_by.is_some_and(|it| it.1);
+            entry.undone_by = Some((connection, may_be_shared || was_shared));
         }
     }
 
-    /// The server has answered on this connection that the owner holds nothing of
-    /// this: it will only make new grants here.
-    pub(super) fn nothing_is_held(&mut self, claims: &Claims, connection: u64) {
+    /// The owner has left the grant with this fence bound to its connection: the lease is
+    /// its grace, too.
+    pub(super) fn remember_kept(
+        &mut self,
+        now: Instant,
+        claims: &Claims,
+        fence: u64,
+        lease: Duration,
+    ) {
+        for name in names_to_remember(claims) {
+            self.released.entry(now, name, now + lease).kept = Some((fence, lease));
+        }
+    }
+
+    /// The grace after which the server ends this grant, although nobody has asked for
+    /// that now.
+    pub(super) fn kept_bound(&self, now: Instant, claims: &Claims, fence: u64) -> Option<Duration> {
+        let entries = names_to_remember(claims).filter_map(|name| self.released.entries.get(name));
+        let mut kept = entries.filter(|it| it.lasts(now)).filter_map(|it| it.kept);
+        kept.find(|it| it.0 == fence).map(|it| it.1)
+    }
+
+    /// The server has not granted what was asked for on this connection. So the owner
+    /// holds nothing of this, and the server will only make new grants here. But an owner
+    /// that shares the lock with others is refused exclusive mode, too.
+    pub(super) fn nothing_is_held(&mut self, claims: &Claims, ask: Ask, connection: u64) {
         for name in names_to_remember(claims) {
             if let Some(entry) = self.released.entries.get_mut(name)
-                && entry.undone_by.is_some()
+                && let Some((by, may_be_shared)) = &mut entry.undone_by
+                && !(ask.is_exclusive() && *may_be_shared)
             {
-                entry.undone_by = Some(connection);
+                *by = connection;
             }
         }
     }

@@ -443,7 +443,11 @@ impl Engine {
             if renewals.underway >= allowed {
                 return;
             }
-            self.renew(now, id, number);
+            if self.is_busy(id) {
+                self.check_at(now, id, Some(now + BUSY_PAUSE));
+            } else {
+                self.renew(now, id, number);
+            }
         }
     }
 

@@ -515,6 +515,7 @@ impl Engine {
 
     /// The caller no longer waits for the outcome.
     pub(super) fn abandon(&mut self, now: Instant, id: Id) {
+        self.flushes.retain(|(_, flush)| *flush != id);
         if let Some(work) = self.works.get_mut(&id)
             && work.progress.is_awaited
         {

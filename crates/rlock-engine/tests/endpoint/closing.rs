@@ -166,3 +166,112 @@ fn what_was_not_released_at_the_end_is_told() {
         assert!(it.endpoint.next_deadline().is_none());
     }
 }
+
+/// A flush that nobody waits for any more is forgotten. The server is gone, and the lease is long.
+#[test]
+fn an_abandoned_flush_leaves_nothing() {
+    let mut it = Played::connected();
+    let day = Terms::new().lease(Duration::from_secs(3_600)).unwrap();
+    it.asks_mode_on("k", Ask::Exclusive, day);
+    it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+    it.ends(1);
+    it.drops_mode(Ask::Exclusive);
+    let flushes: Vec<_> = (0..1_000)
+        .map(|_| {
+            let flush = it.endpoint.next_id();
+            it.handle(Event::Call(rlock_engine::engine::Event::Flush { flush }));
+            it.handle(Event::Call(rlock_engine::engine::Event::Abandon {
+                call: flush,
+            }));
+            flush
+        })
+        .collect();
+    it.actions();
+    it.passes(4_000_000);
+    let ended = it.did().iter().filter(|it| *it == "flushed").count();
+    assert_eq!(ended, 0, "of {}", flushes.len());
+}
+
+/// `o` holds `k` under fence 7 with a lease of a minute, granted at the begin. Shortly before its first renewal a call of the
+/// same owner asks again, and is abandoned. The server has carried that out, so its lease ends a minute after that moment,
+/// which is returned, in milliseconds since the grant.
+fn asks_again_and_abandons() -> (Played, u64) {
+    let minute = Terms::new().lease(Duration::from_secs(60)).unwrap();
+    let begin = || {
+        let mut it = Played::connected();
+        // Another one comes first: each hold is renewed at another time.
+        it.asks("a");
+        it.answers(1, "RLOCK.ACQUIRE", ":5\r\n");
+        it.releases();
+        it.answers(1, "RLOCK.RELEASE", ":0\r\n");
+        it.asks_mode_on("k", Ask::Exclusive, minute);
+        it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+        it.actions();
+        it
+    };
+    let mut it = begin();
+    let mut due = 0;
+    while !it.has_sent("1 RLOCK.RENEW k") {
+        it.passes(100);
+        due += 100;
+    }
+    let mut it = begin();
+    it.passes(due - 200);
+    let call = 5;
+    it.asks_mode_on("k", Ask::Exclusive, minute);
+    it.abandons(call);
+    let actions = it.actions();
+    assert!(
+        actions[0].starts_with("1 RLOCK.ACQUIRE k o 60000"),
+        "{actions:?}"
+    );
+    it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+    it.answers(1, "RLOCK.CANCEL", ":0\r\n");
+    let end = due - 200 + 60_000;
+    assert!(end > 80_000, "{end}");
+    (it, end)
+}
+
+/// A flush says that nothing is left only when that is so.
+#[test]
+fn a_flush_counts_the_lease_of_an_abandoned_re_entry() {
+    let (mut it, end) = asks_again_and_abandons();
+    it.drops_mode(Ask::Exclusive);
+    // The release is lost, and the server cannot be reached any more. It keeps the lock until the lease ends.
+    it.ends(1);
+    it.flushes();
+    it.actions();
+    let mut passed = end - 60_000;
+    while !it.did().contains(&"flushed".to_owned()) {
+        let number = it.connections();
+        it.passes(100);
+        passed += 100;
+        if it.connections() > number {
+            it.ends(it.connections());
+        }
+    }
+    assert!(
+        passed >= end,
+        "all is said to be released {} ms before its lease ends",
+        end - passed
+    );
+}
+
+/// A replica that takes over has not heard of the release. It has the lock until the end of the lease that it knows: until
+/// then, and ten seconds longer, its owner must not get it back.
+#[test]
+fn what_was_released_is_remembered_for_the_lease_of_an_abandoned_re_entry() {
+    let (mut it, end) = asks_again_and_abandons();
+    it.releases();
+    it.answers(1, "RLOCK.RELEASE k o ALL", ":0\r\n");
+    it.passes(60_000 - 1_000);
+    it.reconnects();
+    it.asks_mode("k", Ask::Exclusive);
+    it.actions();
+    it.answers(2, "RLOCK.ACQUIRE k o", ":7\r\n");
+    let actions = it.actions();
+    assert!(
+        actions.contains(&"2 RLOCK.RELEASE k o ALL FENCE 7".to_owned()),
+        "1 s before {end}: {actions:?}"
+    );
+}

@@ -445,3 +445,29 @@ fn a_bound_hold_outlasts_a_stall_although_timers_fire_first() {
     let did = it.did();
     assert!(!did.iter().any(|it| it.starts_with("over")), "{did:?}");
 }
+
+/// As `a_bound_hold_outlasts_a_stall_although_the_answer_to_an_older_request_is_read_first`, but the older request is a
+/// re-entry: it and a heartbeat were answered during the stall.
+#[test]
+fn a_bound_hold_outlasts_a_stall_during_a_re_entry() {
+    let three = Terms::new().bound(Duration::from_secs(3)).unwrap();
+    let mut it = Played::connected();
+    it.asks_mode_on("k", Ask::Exclusive, three);
+    it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+    it.passes(400);
+    it.asks_mode_on("k", Ask::Exclusive, three);
+    it.actions();
+    it.passes(400);
+    assert!(it.has_sent("1 PING"));
+    // The heartbeat is younger than the grace, the re-entry is not.
+    it.is_paused(2_850);
+    it.answers_each(1, |asked| match asked.starts_with("PING") {
+        true => "+PONG\r\n".to_owned(),
+        false => ":7\r\n".to_owned(),
+    });
+    let did = it.did();
+    assert!(!did.iter().any(|it| it.starts_with("over")), "{did:?}");
+    let (proofs, now) = (it.proofs.clone(), it.now());
+    assert!(proofs.iter().all(|it| it.is_live(now)), "{did:?}");
+    assert!(proofs[0].hold == proofs[1].hold);
+}

@@ -580,3 +580,104 @@ fn a_request_asks_for_as_much_as_the_renewal_before_it() {
     let counted = it.proofs[0].valid_until().unwrap();
     assert!(counted > it.now() + seconds(280) && counted <= until);
 }
+
+/// After a reconnect, a hold with a fixed lease waits for the renewal of another one before it is attached. It is extended
+/// meanwhile. The request for loss reports must not cut that short: the server carries out both.
+#[test]
+fn no_request_for_loss_reports_cuts_an_extension_short() {
+    let mut it = Played::connected();
+    it.asks_on("a", fixed(seconds(8)));
+    it.answers(1, "RLOCK.ACQUIRE", ":5\r\n");
+    it.asks_mode_on("k", Ask::Exclusive, fixed(seconds(10)));
+    it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+    it.passes(1_000);
+    it.reconnects();
+    it.passes(1);
+    it.extends(Duration::from_secs(60));
+    let mut log = it.actions();
+    assert!(
+        log.contains(&"2 RLOCK.RENEW k o 60000".to_owned()),
+        "{log:?}"
+    );
+    it.answers(2, "RLOCK.RENEW a", ":5\r\n");
+    it.answers(2, "RLOCK.RENEW k o 60000", ":7\r\n");
+    log.extend(it.actions());
+    assert!(log.contains(&"call 4: done".to_owned()), "{log:?}");
+    // The connection ends before the answer to what came after that, which was carried out.
+    it.ends(2);
+    let leases = log
+        .iter()
+        .filter_map(|it| it.strip_prefix("2 RLOCK.RENEW k o "));
+    let leases = leases.filter_map(|it| it.split(' ').next()?.parse::<u64>().ok());
+    let last = leases.last().unwrap();
+    it.passes(last + 1);
+    let left = it.proofs.last().unwrap().remaining(it.now());
+    assert!(
+        left.is_zero(),
+        "valid for {left:?} after a lease of {last} ms: {log:?}"
+    );
+}
+
+/// The same if nothing breaks: the extension counts.
+#[test]
+fn an_extension_lasts_although_loss_reports_are_asked_for() {
+    let mut it = Played::connected();
+    it.asks_on("a", fixed(seconds(8)));
+    it.answers(1, "RLOCK.ACQUIRE", ":5\r\n");
+    it.asks_mode_on("k", Ask::Exclusive, fixed(seconds(10)));
+    it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+    it.passes(1_000);
+    it.reconnects();
+    it.passes(1);
+    it.extends(Duration::from_secs(60));
+    for _ in 0..5 {
+        it.answers_each(2, |asked| match asked.contains(" k ") {
+            true => ":7\r\n".to_owned(),
+            false => ":5\r\n".to_owned(),
+        });
+        it.passes(1);
+    }
+    let log = it.actions();
+    assert!(log.contains(&"call 4: done".to_owned()), "{log:?}");
+    let left = it.proofs.last().unwrap().remaining(it.now());
+    assert!(left > Duration::from_secs(55), "{left:?}: {log:?}");
+}
+
+/// The same as `no_request_for_loss_reports_cuts_an_extension_short` for a re-entry, which sets the lease in full.
+#[test]
+fn no_request_for_loss_reports_cuts_a_re_entry_short() {
+    let mut it = Played::connected();
+    it.asks_on("a", fixed(seconds(10)));
+    it.answers(1, "RLOCK.ACQUIRE", ":5\r\n");
+    it.passes(100);
+    it.asks_mode_on("k", Ask::Exclusive, fixed(seconds(10)));
+    it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+    it.passes(8_000);
+    it.reconnects();
+    it.passes(1);
+    it.asks_mode_on("k", Ask::Exclusive, fixed(seconds(10)));
+    let mut log = it.actions();
+    assert!(
+        log.iter()
+            .any(|it| it.starts_with("2 RLOCK.ACQUIRE k o 10000")),
+        "{log:?}"
+    );
+    it.answers(2, "RLOCK.RENEW a", ":5\r\n");
+    it.answers(2, "RLOCK.ACQUIRE k o 10000", ":7\r\n");
+    log.extend(it.actions());
+    assert!(log.contains(&"call 4: granted 7".to_owned()), "{log:?}");
+    // The connection ends before the answer to what came after that, which was carried out.
+    it.ends(2);
+    let leases = log
+        .iter()
+        .filter_map(|it| it.strip_prefix("2 RLOCK.RENEW k o "));
+    let leases = leases.filter_map(|it| it.split(' ').next()?.parse::<u64>().ok());
+    if let Some(last) = leases.last() {
+        it.passes(last + 1);
+        let left = it.proofs.last().unwrap().remaining(it.now());
+        assert!(
+            left.is_zero(),
+            "valid for {left:?} after a lease of {last} ms: {log:?}"
+        );
+    }
+}
