@@ -843,6 +843,16 @@ def test_a_closed_client(api, server, key):
     ignored.release()
 
 
+def test_a_thread_that_begins_after_the_end_of_a_client_may_have_the_number_of_its_thread(server, key):
+    for _ in range(20):
+        client = Client(server.url)
+        lock = client.lock(key, thread_local=False)
+        lock.acquire()
+        client.close()
+        with ThreadPoolExecutor(1) as pool:
+            assert isinstance(pool.submit(lock.release).exception(), rlock_client.Closed)
+
+
 def test_each_call_that_closes_waits_until_nothing_is_held(server, key):
     async def main():
         client = rlock_client.asyncio.Client(server.url, name=key)

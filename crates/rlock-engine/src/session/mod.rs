@@ -834,10 +834,8 @@ impl Session {
         let Some(guard) = self.end_guard(guard) else {
             return self.fail(call, Error::Lost(Loss::Released));
         };
-        // The engine has forgotten what was lost before its end.
         let lost = guard.grants().find_map(|it| it.proof.loss(self.now));
-        let is_leaving = self.endpoint.engine().is_leaving() || self.endpoint.is_closed();
-        if let Some(loss) = lost.filter(|_| is_leaving) {
+        if let Some(loss) = lost.filter(|_| self.forgets_losses()) {
             self.give_back(guard.into_grants());
             return self.fail(call, Error::Lost(loss));
         }
@@ -848,7 +846,13 @@ impl Session {
         });
     }
 
+    /// Whether the engine forgets what is lost, because it has ended, or is about to.
+    fn forgets_losses(&self) -> bool {
+        self.endpoint.engine().is_leaving() || self.endpoint.is_closed()
+    }
+
     fn release_permits(&mut self, call: Id, guard: Id, permits: u32) {
+        let forgets_losses = self.forgets_losses();
         let Some(grant) = self.guards.get_mut(&guard).map(Guard::first_mut) else {
             return self.fail(call, Error::Lost(Loss::Released));
         };
@@ -856,8 +860,15 @@ impl Session {
         match grant.ask.split(permits) {
             Some((rest, ask)) => {
                 grant.ask = rest;
+                let lost = grant.proof.loss(self.now).filter(|_| forgets_losses);
                 self.tell(engine::Event::Split { hold });
-                self.tell(engine::Event::Release { call, hold, ask });
+                match lost {
+                    Some(loss) => {
+                        self.tell(engine::Event::Leave { hold, ask });
+                        self.fail(call, Error::Lost(loss));
+                    }
+                    None => self.tell(engine::Event::Release { call, hold, ask }),
+                }
             }
             None if permits == all => self.release(call, guard, None),
             None => {

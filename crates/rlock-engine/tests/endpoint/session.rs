@@ -529,14 +529,16 @@ fn leaving_all_says_of_each_guard_once_that_it_is_over() {
 #[test]
 fn a_release_after_the_end_tells_of_a_loss_before_it() {
     for is_closed in [false, true] {
-        let mut it = Client::holds(Ask::Exclusive);
+        let mut it = Client::holds(permits(3));
         it.loses(7, "k");
         it.does(Machine::leave_all);
         if is_closed {
             it.handle(Event::Closed);
         }
-        it.calls(release(None));
+        it.calls(release_permits(2, 1));
         assert_eq!(it.last(), format!("3 the lock was lost: {ENDED}"));
+        it.calls(release(None));
+        assert_eq!(it.last(), format!("4 the lock was lost: {ENDED}"));
     }
 }
 

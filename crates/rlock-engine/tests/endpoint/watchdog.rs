@@ -608,8 +608,8 @@ fn no_request_for_loss_reports_cuts_an_extension_short() {
     let leases = log
         .iter()
         .filter_map(|it| it.strip_prefix("2 RLOCK.RENEW k o "));
-    let leases = leases.filter_map(|it| it.split(' ').next()?.parse::<u64>().ok());
-    let last = leases.last().unwrap();
+    let mut leases = leases.filter_map(|it| it.split(' ').next()?.parse::<u64>().ok());
+    let last = leases.next_back().unwrap();
     it.passes(last + 1);
     let left = it.proofs.last().unwrap().remaining(it.now());
     assert!(
@@ -671,8 +671,8 @@ fn no_request_for_loss_reports_cuts_a_re_entry_short() {
     let leases = log
         .iter()
         .filter_map(|it| it.strip_prefix("2 RLOCK.RENEW k o "));
-    let leases = leases.filter_map(|it| it.split(' ').next()?.parse::<u64>().ok());
-    if let Some(last) = leases.last() {
+    let mut leases = leases.filter_map(|it| it.split(' ').next()?.parse::<u64>().ok());
+    if let Some(last) = leases.next_back() {
         it.passes(last + 1);
         let left = it.proofs.last().unwrap().remaining(it.now());
         assert!(

@@ -26,8 +26,10 @@ pub(super) struct Hold {
     /// What the guards can tell of the whole. For a bound hold, `look` comes first: only
     /// the proofs of its parts know when their connections were last alive.
     pub(super) proof: Arc<Proof>,
-    /// All that counts has the fence, or a larger one. Empty when it was lost.
+    /// All that counts has the fence, or a larger one. Empty some time after a loss.
     pub(super) contacts: Vec<Contact>,
+    /// When its parts are left after its loss, unless its guards end before.
+    left_at: Option<Instant>,
     /// Whether its loss was reported.
     pub(super) is_reported: bool,
     late_checks: LateChecks,
@@ -57,6 +59,7 @@ impl Hold {
             claims,
             terms: seats.terms,
             contacts: std::mem::take(&mut seats.contacts),
+            left_at: None,
             is_reported: false,
             late_checks: LateChecks::default(),
             is_risk_reported: false,
@@ -99,6 +102,16 @@ impl Hold {
             false => self.proof.expire(),
         }
         false
+    }
+
+    /// When the parts of a lost hold are left. Others may have it then, so the margin
+    /// comes before, unless a server has ended it.
+    pub(super) fn left_at(&mut self, now: Instant) -> Instant {
+        let margin = match self.proof.loss(now) {
+            Some(Loss::LeaseEnded) => self.terms.margin,
+            _ => Duration::ZERO,
+        };
+        *self.left_at.get_or_insert(now + margin)
     }
 
     /// Until when it is valid if each part ends at `end_of` it; none if there is no

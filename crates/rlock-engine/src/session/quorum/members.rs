@@ -308,6 +308,12 @@ impl Members {
         self.ask(now, (member, by), limit, Call::Release { guard, least })
     }
 
+    /// Asks a member to clean up.
+    pub(super) fn flush(&mut self, now: Instant, member: usize, call: Id) -> Id {
+        let limit = (Limit::Unlimited, Duration::ZERO);
+        self.ask(now, (member, By::Call(call)), limit, Call::Flush)
+    }
+
     /// A connection of a member has opened or ended, perhaps.
     pub(super) fn changed(&mut self, now: Instant, member: usize) {
         let due = match self.is_connected(member) {

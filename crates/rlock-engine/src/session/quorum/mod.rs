@@ -64,7 +64,7 @@ enum Progress {
     Early(Box<(Lock, Wait)>),
     Lock(Box<Locking>),
     Extend(Asked, Id),
-    Release(Asked, Option<Loss>),
+    Release(Asked),
     Flush(Asked),
 }
 
@@ -81,6 +81,9 @@ struct Asked {
     begun: Instant,
     lease: Duration,
     questions: BTreeSet<Id>,
+    /// Those of members that do not count, and how many have nothing of it any more.
+    others: BTreeSet<Id>,
+    cleared: usize,
     done: usize,
     /// How many did not answer what was asked.
     silent: usize,
@@ -421,8 +424,7 @@ impl Quorum {
                 }
                 // They may wait for others only.
                 let calls = self.calls.iter();
-                let waits =
-                    |it: &Progress| matches!(it, Progress::Release(..) | Progress::Flush(_));
+                let waits = |it: &Progress| matches!(it, Progress::Release(_) | Progress::Flush(_));
                 let waiting = calls.filter(|(_, it)| waits(it)).map(|(call, _)| *call);
                 for call in waiting.collect::<Vec<_>>() {
                     self.go_on(now, call);
@@ -515,7 +517,7 @@ impl Quorum {
         match self.calls.remove(&call) {
             Some(Progress::Lock(locking)) => self.ends(now, call, *locking),
             Some(
-                Progress::Extend(asked, _) | Progress::Release(asked, _) | Progress::Flush(asked),
+                Progress::Extend(asked, _) | Progress::Release(asked) | Progress::Flush(asked),
             ) => asked.forget(now, &mut self.members),
             Some(Progress::Connect(_) | Progress::Early(_)) | None => {}
         }
@@ -709,9 +711,13 @@ impl Quorum {
         };
         let turn = self.turns.get(&name(&locking.claims));
         let hold = turn.and_then(|turn| turn.hold);
-        let Some(hold) = hold.filter(|hold| self.look_at(now, *hold)) else {
+        let Some(hold) = hold else {
             return self.attempt(now, call);
         };
+        if !self.look_at(now, hold) {
+            self.leave_parts(now, hold);
+            return self.attempt(now, call);
+        }
         let Some(it) = self.holds.get_mut(&hold) else {
             return;
         };
@@ -740,7 +746,7 @@ impl Quorum {
             return;
         };
         let (is_release, is_flush) = (
-            matches!(progress, Progress::Release(..)),
+            matches!(progress, Progress::Release(_)),
             matches!(progress, Progress::Flush(_)),
         );
         let Some(asked) = progress.asked() else {
@@ -749,7 +755,8 @@ impl Quorum {
         let mut is_enough = asked.done >= quorum && !is_flush;
         if is_release {
             // It waits only for those that answer soon, and only if a majority may.
-            let is_possible = asked.done + asked.questions.len() >= quorum;
+            is_enough = asked.free() >= quorum;
+            let is_possible = asked.free() + asked.questions.len() >= quorum;
             let soon = asked.begun + answer_timeout(limits, asked.lease);
             let usable = self.members.usable(now, None);
             let is_usable = |member| usable.get(member) == Some(&true);
@@ -771,7 +778,7 @@ impl Quorum {
         self.due(call, None);
         match self.calls.remove(&call) {
             Some(Progress::Extend(asked, hold)) => self.extend_ends(now, call, asked, hold),
-            Some(Progress::Release(asked, loss)) => self.release_ends(now, call, asked, loss),
+            Some(Progress::Release(asked)) => self.release_ends(now, call, asked),
             Some(Progress::Flush(mut asked)) => {
                 let failed = asked.failures.pop_first();
                 asked.forget(now, &mut self.members);
@@ -889,8 +896,8 @@ impl Quorum {
         self.ends(now, call, locking);
     }
 
-    /// Looks whether a majority holds; false if it is lost, and then nothing is
-    /// left of it.
+    /// Looks whether a majority holds; false if it is lost, and then its parts are left
+    /// as soon as the margin is over.
     fn look_at(&mut self, now: Instant, hold: Id) -> bool {
         let Some(it) = self.holds.get_mut(&hold) else {
             return false;
@@ -899,10 +906,12 @@ impl Quorum {
             return true;
         }
         let is_news = !it.is_reported;
-        self.members
-            .leave_all(now, std::mem::take(&mut it.contacts));
-        self.members.timers.set(Timer::Hold(hold), None);
         let proof = Arc::clone(&it.proof);
+        let left_at = Some(it.left_at(now)).filter(|left_at| *left_at > now);
+        self.members.timers.set(Timer::Hold(hold), left_at);
+        if left_at.is_none() {
+            self.leave_parts(now, hold);
+        }
         if let Some(why) = proof.loss(now).filter(|_| is_news) {
             self.over(hold, why);
             self.ended(proof, why);
@@ -911,6 +920,14 @@ impl Quorum {
             it.is_reported = true;
         }
         false
+    }
+
+    /// Nothing is left of a lost hold but its guards.
+    fn leave_parts(&mut self, now: Instant, hold: Id) {
+        if let Some(it) = self.holds.get_mut(&hold) {
+            let contacts = std::mem::take(&mut it.contacts);
+            self.members.leave_all(now, contacts);
+        }
     }
 
     fn tend(&mut self, now: Instant, hold: Id) {
@@ -1039,46 +1056,53 @@ impl Quorum {
             return self.fail(call, Error::Closed);
         };
         let (loss, lease) = (it.proof.loss(now), it.terms.lease);
+        // That needs no answer, and other guards see it by themselves.
+        if let Some(loss) = loss {
+            self.give_up(now, guard, hold);
+            return self.fail(call, Error::Lost(loss));
+        }
         if !self.is_last_guard(guard, hold) {
-            // The others see the loss by themselves.
-            return match loss {
-                Some(loss) => self.fail(call, Error::Lost(loss)),
-                None => self.resolve(call, Outcome::Done),
-            };
+            return self.resolve(call, Outcome::Done);
         }
         let mut asked = Asked::begin(now, lease);
         // The rest is asked first, and the gate last.
         for mut contact in self.end(now, hold).into_iter().rev() {
-            let is_part = contact.counted().is_some();
-            let part = contact.part.take_if(|_| is_part);
+            let (is_other, part) = (contact.counted().is_none(), contact.part.take());
             contact.leave(now, &mut self.members);
-            if let Some(part) = part {
-                let by = By::Call(call);
-                let question = self.members.release(now, contact.member, by, &part);
-                asked.questions.insert(question);
+            let question = match part {
+                Some(part) => self
+                    .members
+                    .release(now, contact.member, By::Call(call), &part),
+                // It may have something all the same: nobody knows until that is withdrawn.
+                None => self.members.flush(now, contact.member, call),
+            };
+            asked.questions.insert(question);
+            if is_other {
+                asked.others.insert(question);
             }
         }
-        self.calls.insert(call, Progress::Release(asked, loss));
+        self.calls.insert(call, Progress::Release(asked));
         self.go_on(now, call);
     }
 
-    fn release_ends(&mut self, now: Instant, call: Id, mut asked: Asked, loss: Option<Loss>) {
-        let quorum = self.members.majority();
+    fn release_ends(&mut self, now: Instant, call: Id, mut asked: Asked) {
+        let (quorum, free) = (self.members.majority(), asked.free());
         asked
             .failures
             .retain(|_, error| !matches!(error, Error::Lost(_)));
-        let silent = asked.silent + asked.questions.len() + asked.failures.len();
-        let error = match loss {
-            Some(loss) => Some(Error::Lost(loss)),
-            None if asked.done >= quorum => None,
-            None if asked.done + silent < quorum => Some(Error::Lost(Loss::EndedByServer)),
-            None => Some(asked.failures.pop_first().map_or_else(
-                || self.members.unavailable(now, asked.begun, asked.lease, &[]),
-                |it| it.1,
-            )),
+        let counted = asked.questions.len() - asked.others.len();
+        let silent = asked.silent + counted + asked.failures.len();
+        let outcome = if asked.done + silent < quorum {
+            Outcome::Failed(Error::Lost(Loss::EndedByServer))
+        } else if free >= quorum {
+            Outcome::Done
+        } else {
+            let failure = asked.failures.pop_first().map(|it| it.1);
+            let silent = || self.members.unavailable(now, asked.begun, asked.lease, &[]);
+            Outcome::Failed(failure.unwrap_or_else(silent))
         };
         asked.forget(now, &mut self.members);
-        self.resolve(call, error.map_or(Outcome::Done, Outcome::Failed));
+        self.resolve(call, outcome);
     }
 
     /// Waits until nothing is left to clean up at a majority, and at all members that
@@ -1086,9 +1110,9 @@ impl Quorum {
     fn flush(&mut self, now: Instant, call: Id) {
         let mut asked = Asked::begin(now, Duration::ZERO);
         for member in 0..self.members.count() {
-            let (by, limit) = ((member, By::Call(call)), (Limit::Unlimited, Duration::ZERO));
-            let question = self.members.ask(now, by, limit, Call::Flush);
-            asked.questions.insert(question);
+            asked
+                .questions
+                .insert(self.members.flush(now, member, call));
         }
         self.calls.insert(call, Progress::Flush(asked));
         self.go_on(now, call);
@@ -1098,7 +1122,7 @@ impl Quorum {
 impl Progress {
     fn asked(&mut self) -> Option<&mut Asked> {
         match self {
-            Self::Extend(asked, _) | Self::Release(asked, _) | Self::Flush(asked) => Some(asked),
+            Self::Extend(asked, _) | Self::Release(asked) | Self::Flush(asked) => Some(asked),
             Self::Lock(locking) => match &mut locking.stage {
                 Stage::Again(asked, _) => Some(asked),
                 _ => None,
@@ -1114,6 +1138,8 @@ impl Asked {
             begun: now,
             lease,
             questions: BTreeSet::new(),
+            others: BTreeSet::new(),
+            cleared: 0,
             done: 0,
             silent: 0,
             failures: BTreeMap::new(),
@@ -1122,11 +1148,20 @@ impl Asked {
 
     fn answered(&mut self, question: Id, answer: Answer) {
         self.questions.remove(&question);
+        let is_other = self.others.remove(&question);
         match answer {
+            Answer::Done | Answer::Failed(Error::Lost(_)) if is_other => self.cleared += 1,
+            _ if is_other => {}
             Answer::Done => self.done += 1,
             Answer::Failed(error) => drop(self.failures.insert(question, error)),
             _ => self.silent += 1,
         }
+    }
+
+    /// How many members have nothing of it any more.
+    fn free(&self) -> usize {
+        let is_lost = |error: &&Error| matches!(error, Error::Lost(_));
+        self.done + self.cleared + self.failures.values().filter(is_lost).count()
     }
 
     fn forget(self, now: Instant, members: &mut Members) {

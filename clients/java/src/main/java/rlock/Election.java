@@ -129,6 +129,7 @@ public final class Election {
 
     /** Waits at most this time; zero means one try. Empty if this process does not lead. */
     public Optional<Leadership> tryCampaign(byte[] value, Duration wait) throws InterruptedException {
+        Objects.requireNonNull(wait, "wait");
         return Optional.ofNullable(client.await(() -> campaignAsync(value, wait, null)));
     }
 
@@ -167,6 +168,7 @@ public final class Election {
     }
 
     static byte[] bytes(String value) {
+        Engine.checkText("value", value);
         return value.getBytes(StandardCharsets.UTF_8);
     }
 }

@@ -240,7 +240,7 @@ public class Hold implements AutoCloseable {
      * LostException} if the shared hold is lost meanwhile, and acquires nothing then.
      */
     public boolean upgrade(Duration wait) {
-        var millis = Engine.millis("wait", wait);
+        var millis = Engine.millis("wait", Objects.requireNonNull(wait, "wait"));
         var end = client.join(() -> client.call(this, (to, call) -> Format.upgrade(to, call, number, millis)));
         return end.kind == Format.Action.GRANTED;
     }

@@ -163,6 +163,7 @@ public final class RLock implements Lock {
 
     /** Waits at most this time; empty if the lock was not acquired. */
     public Optional<Hold> tryAcquire(Duration wait) throws InterruptedException {
+        Objects.requireNonNull(wait, "wait");
         return Optional.ofNullable(client.await(() -> granted(wait, null, terms)));
     }
 

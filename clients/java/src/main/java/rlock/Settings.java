@@ -32,7 +32,8 @@ abstract class Settings<B extends Settings<B>> {
 
     /** Begins the names of connections and owners, for people who inspect the server: 1 to 64 bytes without spaces. */
     public B name(String name) {
-        this.name = Objects.requireNonNull(name, "name");
+        Engine.checkText("name", Objects.requireNonNull(name, "name"));
+        this.name = name;
         return self();
     }
 

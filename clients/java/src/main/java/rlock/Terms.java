@@ -42,22 +42,22 @@ public final class Terms {
 
     /** How long others wait after this process has died: 3 ms to 30 days, and at most the server's limit. */
     public Terms lease(Duration lease) {
-        return new Terms(lease, true, maxHold, bound, replicas, margin, reportsLoss);
+        return new Terms(Objects.requireNonNull(lease, "lease"), true, maxHold, bound, replicas, margin, reportsLoss);
     }
 
     /** A lease that is not renewed: the lock is lost when it ends. */
     public Terms fixedLease(Duration lease) {
-        return new Terms(lease, false, maxHold, bound, replicas, margin, reportsLoss);
+        return new Terms(Objects.requireNonNull(lease, "lease"), false, maxHold, bound, replicas, margin, reportsLoss);
     }
 
     /** The longest time, counted from the grant, for which the lease is renewed. Then the lock is lost. */
     public Terms maxHold(Duration most) {
-        return new Terms(lease, isRenewed, most, bound, replicas, margin, reportsLoss);
+        return new Terms(lease, isRenewed, Objects.requireNonNull(most, "most"), bound, replicas, margin, reportsLoss);
     }
 
     /** The hold ends this time after its connection. One key only. */
     public Terms bound(Duration grace) {
-        return new Terms(lease, isRenewed, maxHold, grace, replicas, margin, reportsLoss);
+        return new Terms(lease, isRenewed, maxHold, Objects.requireNonNull(grace, "grace"), replicas, margin, reportsLoss);
     }
 
     /** How many replicas must acknowledge a grant and each renewal, 0 to 65,535. Not together with {@code bound}. */

@@ -84,6 +84,8 @@ class ElectionTest {
             var error = assertThrows(IllegalArgumentException.class, () -> election.campaign(tooLong));
             assertTrue(error.getMessage().contains("1025 bytes"), error::getMessage);
             assertThrows(NullPointerException.class, () -> election.campaign((byte[]) null));
+            assertThrows(NullPointerException.class, () -> election.tryCampaign("x", null));
+            assertThrows(IllegalArgumentException.class, () -> election.campaign("half \ud800"));
             var leadership = election.campaign("");
             assertThrows(IllegalArgumentException.class, () -> leadership.proclaim(tooLong));
             leadership.check();

@@ -276,9 +276,13 @@ class LockTest {
             var early = client.getLock("early").with(standard.margin(SECOND.multipliedBy(10))).acquire();
             assertTrue(early.remaining().compareTo(SECOND.multipliedBy(20)) < 0);
             assertThrows(IllegalArgumentException.class, client.getLock("x").with(standard.margin(SECOND.multipliedBy(11)))::acquire);
-            for (var each : List.<Runnable>of(() -> early.extend(null), () -> early.releaseAfter(null), () -> early.onLost(null, Runnable::run))) {
-                assertThrows(NullPointerException.class, each::run);
+            for (var each : Map.<String, Runnable>of("lease", () -> early.extend(null), "least", () -> early.releaseAfter(null),
+                    "action", () -> early.onLost(null, Runnable::run), "wait", () -> early.upgrade(null), "most", () -> standard.maxHold(null),
+                    "grace", () -> standard.bound(null)).entrySet()) {
+                assertEquals(each.getKey(), assertThrows(NullPointerException.class, each.getValue()::run).getMessage());
             }
+            assertThrows(NullPointerException.class, () -> client.getLock("k").tryAcquire(null));
+            assertThrows(IllegalArgumentException.class, () -> Client.builder(server.url).name("half \ud800"));
             assertTrue(early.isValid());
             var ignored = client.getLock("ignored").with(standard.fixedLease(millis(3)).ignoringLoss()).acquire();
             pause(400);
