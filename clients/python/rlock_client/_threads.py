@@ -133,7 +133,7 @@ class _Host(common.Host):
                 write(logging.ERROR, "%s", what, with_error=True)
 
     def refuse_to_wait_for_itself(self) -> None:
-        if threading.current_thread() is self.thread:  # Its number may be that of a later thread, once it has ended.
+        if threading.current_thread() is self.thread:  # A later thread may have its number.
             raise RuntimeError("a listener must not wait for its own client")
 
     async def call(self, call: Call, event: Callable[..., bytes], *fields: Any) -> Any:
