@@ -236,11 +236,11 @@ public class Hold implements AutoCloseable {
     }
 
     /**
-     * Makes a shared hold exclusive; false after {@code wait}, and the hold is then still shared. Throws a {@link
-     * LostException} if the shared hold is lost meanwhile, and acquires nothing then.
+     * Makes a shared hold exclusive; false after {@code wait}, and the hold is then still shared. With {@code null} there is no
+     * limit. Throws a {@link LostException} if the shared hold is lost meanwhile, and acquires nothing then.
      */
     public boolean upgrade(Duration wait) {
-        var millis = Engine.millis("wait", Objects.requireNonNull(wait, "wait"));
+        var millis = Engine.millis("wait", wait);
         var end = client.join(() -> client.call(this, (to, call) -> Format.upgrade(to, call, number, millis)));
         return end.kind == Format.Action.GRANTED;
     }

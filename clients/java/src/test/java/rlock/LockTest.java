@@ -277,7 +277,7 @@ class LockTest {
             assertTrue(early.remaining().compareTo(SECOND.multipliedBy(20)) < 0);
             assertThrows(IllegalArgumentException.class, client.getLock("x").with(standard.margin(SECOND.multipliedBy(11)))::acquire);
             for (var each : Map.<String, Runnable>of("lease", () -> early.extend(null), "least", () -> early.releaseAfter(null),
-                    "action", () -> early.onLost(null, Runnable::run), "wait", () -> early.upgrade(null), "most", () -> standard.maxHold(null),
+                    "action", () -> early.onLost(null, Runnable::run), "most", () -> standard.maxHold(null),
                     "grace", () -> standard.bound(null)).entrySet()) {
                 assertEquals(each.getKey(), assertThrows(NullPointerException.class, each.getValue()::run).getMessage());
             }
