@@ -32,7 +32,7 @@ use twin::Wasm;
 use world::{Kind, Seen, World};
 
 /// Seeds that failed at some time.
-const FAILED: [u64; 29] = [
+const FAILED: [u64; 31] = [
     752_415_771_224,
     615_042_271_483,
     674_860_721_595,
@@ -62,6 +62,8 @@ const FAILED: [u64; 29] = [
     792_929_022_758,
     797_761_158_706,
     90_382_704_013,
+    286_511_735_874,
+    458_493_188_250,
 ];
 /// How long new seeds are tried for each kind of world.
 const TIME: Duration = Duration::from_secs(30);

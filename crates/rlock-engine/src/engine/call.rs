@@ -33,7 +33,7 @@ pub(super) struct Call {
     value: Option<Value>,
     /// Those of its caller, or of the hold that it enters.
     terms: Terms,
-    /// Those of its caller.
+    /// Those of its caller. What was kept bound stays bound.
     asked: Terms,
     queueing: Queueing,
     entered: Entered,
@@ -231,12 +231,14 @@ impl Call {
     }
 
     fn request(&mut self, at: &mut Context<'_>, connection: u64) -> Next {
-        if let Some(hold) = self.upgraded().and_then(|live| at.engine.holds.get(&live))
+        let upgraded = self.upgraded();
+        if let Some(hold) = upgraded.and_then(|live| at.engine.holds.get_mut(&live))
             && !matches!(self.phase, Phase::Attaching(by) if by == connection)
             && hold.notices_by != connection
             && let Some(lease) = hold.next_lease(at.now)
         {
             (self.phase, self.lease) = (Phase::Attaching(connection), lease);
+            hold.is_asked_for(at.now, lease);
             return Next::Send(hold.attach_request(lease));
         }
         if self.live().is_none()
@@ -247,8 +249,9 @@ impl Call {
         }
         self.begin_request(at.engine, at.now);
         if self.live().is_none() {
-            // What is granted from now on is not what was lost.
-            at.engine.forget_losses(&at.work.claims);
+            let lease_end = at.now + self.lease;
+            at.engine
+                .losses_are_over(at.now, &at.work.claims, lease_end);
         }
         (self.phase, self.early_notice) = (Phase::Acquiring, None);
         self.earlier = at.work.asked_by.replace(connection);
@@ -328,6 +331,13 @@ impl Call {
             (Phase::Downgrading, Ok(reply)) => {
                 if let (Reply::Nil, Some(live)) = (reply, self.upgraded()) {
                     at.engine.lose_with_rest(at.now, live);
+                }
+                at.pause()
+            }
+            // Then it was never shared: nobody else was let in.
+            (Phase::Downgrading, Err(Fault::Refused(_))) => {
+                if let Some(live) = self.upgraded() {
+                    self.entered = Entered::Hold(live);
                 }
                 at.pause()
             }
@@ -500,6 +510,7 @@ impl Call {
             WaitEnd::Grant { fence, not_before } => {
                 let by = at.work.asked_by.unwrap_or(0);
                 self.upgrade_is_announced(at, fence, by);
+                at.engine.only_new_grants_by(&at.work.claims, by);
                 let is_plain = self.entered == Entered::Nothing
                     && self.terms.max_hold.is_none()
                     && self.terms.replicas == 0;
@@ -578,12 +589,16 @@ impl Call {
             self.forget_lost(at);
         }
         let is_new = self.live().is_none();
-        // The server has bound it, or not, as the hold was that is lost.
-        let is_bound_otherwise = is_new && self.terms.bound != self.asked.bound;
+        let claims = at.work.claims.clone();
+        let is_kept_bound =
+            is_new && self.asked.bound.is_none() && at.engine.is_kept_bound(at.now, &claims, fence);
+        // The server has bound it, or not, as the hold was that is lost. Or one of several
+        // keys was kept bound, and several keys cannot be bound.
+        let is_bound_otherwise =
+            is_new && self.terms.bound != self.asked.bound || is_kept_bound && !claims.is_single();
         if is_bound_otherwise {
             self.terms = self.asked;
         }
-        let claims = at.work.claims.clone();
         if is_bound_otherwise || is_new && self.was_given_up(at, fence) {
             // If it cannot be released now, the next answer is the same grant.
             let lease_end = at.now + self.lease;
@@ -598,8 +613,12 @@ impl Call {
             self.phase = Phase::Downgrading;
             return Next::Send(Request::Downgrade { claims });
         }
-        if is_new && self.terms.bound.is_none() {
-            self.terms.bound = at.engine.kept_bound(at.now, &claims, fence);
+        // It is still bound with the grace for which it was kept. One as long as the lease
+        // ends nothing early.
+        if is_kept_bound {
+            self.asked.bound = Some(self.asked.lease);
+            self.terms.bound = self.asked.bound;
+            return at.ask_again();
         }
         let is_confirmed = matches!(self.phase, Phase::Confirming(_)) || self.terms.replicas == 0;
         if self.entered == Entered::Lost || !is_confirmed {

@@ -723,11 +723,15 @@ impl Engine {
         }
     }
 
-    /// What was reported as lost does not concern what is asked for from now on.
-    pub(super) fn forget_losses(&mut self, claims: &Claims) {
+    /// What was reported as lost is not what is granted from now on, unless a server does
+    /// not know of the loss: there the lease may last until then.
+    pub(super) fn losses_are_over(&mut self, now: Instant, claims: &Claims, lease_end: Instant) {
         for name in claims.names() {
-            if let Some(claim) = self.claims.get_mut(name) {
-                claim.fence_lost = 0;
+            if let Some(claim) = self.claims.get_mut(name)
+                && let lost @ 1.. = std::mem::take(&mut claim.fence_lost)
+                && let Some(part) = claims.filtered(|it| it == name)
+            {
+                self.remember_ended(now, &part, lost, lease_end);
             }
         }
     }
@@ -791,7 +795,7 @@ impl Engine {
         if fence.is_none() {
             self.lose_with_rest(now, id);
         } else {
-            self.lose_to_another(now, id);
+            self.lose(now, id);
             // Nobody waits for this grant: the server and this process disagree
             // on what the owner holds. What stays taken on purpose stays.
             if !is_kept {
@@ -814,22 +818,14 @@ impl Engine {
         Some(loss)
     }
 
-    /// The server has ended it. No effect if it is already over, even if only
-    /// by the clock.
+    /// The server has ended it, which has no effect if it is already over, even if only by
+    /// the clock. A server that does not know that may return it, or an older one.
     pub(super) fn lose(&mut self, now: Instant, id: Id) {
         if let Some(hold) = self.holds.get(&id) {
-            hold.proof.lose(now);
+            let (proof, lease_end) = (Arc::clone(&hold.proof), hold.latest_end());
+            proof.lose(now);
             self.loss(now, id);
             self.stop_renewing(id);
-        }
-    }
-
-    /// The server has answered with another grant to the same owner. A server that
-    /// has forgotten this one may return an older one from now on.
-    pub(super) fn lose_to_another(&mut self, now: Instant, id: Id) {
-        self.lose(now, id);
-        if let Some(hold) = self.holds.get(&id) {
-            let (proof, lease_end) = (Arc::clone(&hold.proof), hold.latest_end());
             self.remember_ended(now, &proof.claims, proof.fence(), lease_end);
         }
     }

@@ -418,6 +418,8 @@ impl Leaving {
         if let (Some(hold), Some(lease)) = (at.engine.holds.get(&self.hold), self.kept) {
             if hold.terms.bound.is_some() {
                 let (claims, fence) = (hold.proof.claims.clone(), hold.proof.fence());
+                // If the server has refused it, the lease before may be longer.
+                let lease = lease.max(hold.latest_end() - at.now);
                 at.engine.remember_kept(at.now, &claims, fence, lease);
             }
         } else if let Some(hold) = at.engine.holds.get(&self.hold) {
@@ -503,7 +505,8 @@ impl CleanUp {
     pub(super) fn of(upgraded: Option<Id>, ask: Ask) -> Self {
         Self {
             upgraded,
-            ask: Some(ask),
+            // An upgrade may leave the shared hold.
+            ask: Some(ask).filter(|_| upgraded.is_none()),
             ..Self::of_unknown()
         }
     }

@@ -108,6 +108,11 @@ impl Proof {
         }
     }
 
+    /// Whether it ends with its connection.
+    pub(crate) fn is_bound(&self) -> bool {
+        self.bound.is_some()
+    }
+
     pub(super) fn set_node(&self, node: Node) {
         self.node.store(node.0, Ordering::Release);
     }

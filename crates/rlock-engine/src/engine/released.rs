@@ -53,9 +53,9 @@ struct Entry {
     /// A grant under an unknown fence was undone by this connection: a grant by
     /// another connection may be the same. And whether it may have been a shared one.
     undone_by: Option<(u64, bool)>,
-    /// The server keeps the grant with this fence although its guards have ended, and
-    /// ends it so long after its connection.
-    kept: Option<(u64, Duration)>,
+    /// The server keeps the grant with this fence, or a larger one, although its guards
+    /// have ended, and has bound it.
+    kept: Option<u64>,
     until: Instant,
 }
 
@@ -115,7 +115,7 @@ impl Engine {
         self.remember_ended(now, claims, fence, lease_end);
         for name in names_to_remember(claims) {
             if let Some(entry) = self.released.entries.get_mut(name) {
-                entry.undone_by = None;
+                (entry.undone_by, entry.kept) = (None, None);
             }
         }
     }
@@ -152,8 +152,8 @@ impl Engine {
         }
     }
 
-    /// The owner has left the grant with this fence bound to its connection: the lease is
-    /// its grace, too.
+    /// The owner has left the grant with this fence, or a larger one, bound to its
+    /// connection, for this lease.
     pub(super) fn remember_kept(
         &mut self,
         now: Instant,
@@ -162,26 +162,38 @@ impl Engine {
         lease: Duration,
     ) {
         for name in names_to_remember(claims) {
-            self.released.entry(now, name, now + lease).kept = Some((fence, lease));
+            self.released.entry(now, name, now + lease).kept = Some(fence);
         }
     }
 
-    /// The grace after which the server ends this grant, although nobody has asked for
-    /// that now.
-    pub(super) fn kept_bound(&self, now: Instant, claims: &Claims, fence: u64) -> Option<Duration> {
+    /// Whether the server ends this grant some time after its connection, although nobody
+    /// has asked for that now.
+    pub(super) fn is_kept_bound(&self, now: Instant, claims: &Claims, fence: u64) -> bool {
         let entries = names_to_remember(claims).filter_map(|name| self.released.entries.get(name));
         let mut kept = entries.filter(|it| it.lasts(now)).filter_map(|it| it.kept);
-        kept.find(|it| it.0 == fence).map(|it| it.1)
+        kept.any(|kept| kept <= fence)
     }
 
     /// The server has not granted what was asked for on this connection. So the owner
     /// holds nothing of this, and the server will only make new grants here. But an owner
     /// that shares the lock with others is refused exclusive mode, too.
     pub(super) fn nothing_is_held(&mut self, claims: &Claims, ask: Ask, connection: u64) {
+        self.new_grants_by(claims, connection, |may_be_shared| {
+            !(ask.is_exclusive() && may_be_shared)
+        });
+    }
+
+    /// The server has granted by a message on this connection, and will only make new
+    /// grants here.
+    pub(super) fn only_new_grants_by(&mut self, claims: &Claims, connection: u64) {
+        self.new_grants_by(claims, connection, |_| true);
+    }
+
+    fn new_grants_by(&mut self, claims: &Claims, connection: u64, is_proof: impl Fn(bool) -> bool) {
         for name in names_to_remember(claims) {
             if let Some(entry) = self.released.entries.get_mut(name)
                 && let Some((by, may_be_shared)) = &mut entry.undone_by
-                && !(ask.is_exclusive() && *may_be_shared)
+                && is_proof(*may_be_shared)
             {
                 *by = connection;
             }

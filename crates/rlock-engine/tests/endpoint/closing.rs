@@ -171,8 +171,8 @@ fn what_was_not_released_at_the_end_is_told() {
 #[test]
 fn an_abandoned_flush_leaves_nothing() {
     let mut it = Played::connected();
-    let day = Terms::new().lease(Duration::from_secs(3_600)).unwrap();
-    it.asks_mode_on("k", Ask::Exclusive, day);
+    let hour = Terms::new().lease(Duration::from_secs(3_600)).unwrap();
+    it.asks_mode_on("k", Ask::Exclusive, hour);
     it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
     it.ends(1);
     it.drops_mode(Ask::Exclusive);

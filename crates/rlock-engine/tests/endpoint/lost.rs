@@ -268,31 +268,31 @@ fn a_late_end_of_a_lost_guard_makes_no_grant_suspicious() {
     );
 }
 
-/// The server has ended the lock, and its clock went back. What the owner has released is remembered for the lease and ten
-/// seconds; what it has lost, for as long as its guard is there.
+/// The server has ended the lock, and its clock went back, or its successor is behind. For the lease and ten seconds, what is
+/// granted under a smaller fence is released. Then it is held, although the guard of what was lost is still there.
 #[test]
 fn a_lost_guard_does_not_refuse_smaller_fences_for_ever() {
-    let mut it = held(Ask::Exclusive);
-    it.receives(1, message(1, "lost 7 o k"));
+    let mut it = Played::connected();
+    it.asks_mode("k", Ask::Exclusive);
+    it.answers(1, "RLOCK.ACQUIRE", ":9000\r\n");
+    it.receives(1, message(1, "lost 9000 o k"));
     it.waits("k");
-    let mut released = 0;
-    for _ in 0..1_200 {
+    let (mut fence, mut log) = (100, Vec::new());
+    for _ in 0..600 {
         it.answers_each(1, |asked| {
-            released += u64::from(asked == "RLOCK.RELEASE k o ALL FENCE 5");
+            fence += u64::from(asked.starts_with("RLOCK.RELEASE"));
             match asked {
-                asked if asked.starts_with("RLOCK.ACQUIRE") => ":5\r\n",
-                asked if asked.starts_with("PING") => "+PONG\r\n",
-                _ => ":0\r\n",
+                asked if asked.starts_with("PING") => "+PONG\r\n".to_owned(),
+                asked if asked.starts_with("RLOCK.RELEASE") => ":0\r\n".to_owned(),
+                _ => format!(":{fence}\r\n"),
             }
-            .to_owned()
         });
         it.passes(100);
+        log.extend(it.did());
     }
-    let did = it.did();
-    assert!(
-        did.contains(&"call 3: granted 5".to_owned()),
-        "released {released} times: {did:?}"
-    );
+    assert!(log.contains(&format!("call 3: granted {fence}")), "{log:?}");
+    assert!((110..9000).contains(&fence), "{fence}");
+    assert!(it.proofs.last().unwrap().is_live(it.now()), "{log:?}");
 }
 
 /// Two servers name each other as the one that has the slot. The connection to which the hold is bound ends while the other
@@ -508,34 +508,6 @@ fn a_grant_that_could_not_be_given_back_is_not_taken_as_unbound() {
     }
 }
 
-/// A bound lock is kept for ten seconds after its release, which binds it with a grace of that time. Its owner enters it
-/// without a binding. The server leaves the binding.
-#[test]
-fn a_kept_bound_lock_is_not_entered_as_unbound() {
-    let mut it = Played::connected();
-    it.asks_mode_on("k", Ask::Exclusive, bound(5));
-    it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
-    it.keeps(10);
-    it.releases();
-    it.answers(1, "RLOCK.RENEW k o 10001 BIND 10001", ":7\r\n");
-    it.actions();
-    it.asks_mode_on("k", Ask::Exclusive, Terms::new());
-    let actions = it.actions();
-    it.answers(1, "RLOCK.ACQUIRE k o 30000", ":7\r\n");
-    let did = it.did();
-    assert_eq!(did, ["call 4: granted 7"], "{actions:?}");
-    assert!(
-        !actions
-            .iter()
-            .any(|it| it.contains("ACQUIRE") && it.contains("BIND"))
-    );
-    // The server sees the end of the connection, and ends the hold 10.001 s later.
-    it.ends(1);
-    it.passes(10_101);
-    let left = it.proofs.last().unwrap().remaining(it.now());
-    assert!(left.is_zero(), "valid for {left:?} after its end");
-}
-
 /// The server has lost the hold unseen, and so the grant for the owner's next call is a new one. It must be what that call
 /// asked for, as if the loss had been seen before.
 #[test]
@@ -644,38 +616,6 @@ fn a_late_answer_by_the_former_server_ends_no_bound_hold() {
     }
 }
 
-/// The server has ended the lock, and its successor's clock is behind. The guard of what was lost is still there. What is
-/// granted then is held, as the server says so.
-#[test]
-fn a_grant_under_a_smaller_fence_than_a_lost_one_is_valid() {
-    let mut it = held(Ask::Exclusive);
-    it.receives(1, message(1, "lost 7 o k"));
-    it.waits("k");
-    let mut log = Vec::new();
-    let mut released = Vec::new();
-    for _ in 0..1_200 {
-        it.answers_each(1, |asked| {
-            if asked.starts_with("RLOCK.RELEASE") {
-                released.push(asked.clone());
-            }
-            match asked {
-                asked if asked.starts_with("RLOCK.ACQUIRE") => ":5\r\n",
-                asked if asked.starts_with("RLOCK.RENEW") => ":5\r\n",
-                asked if asked.starts_with("PING") => "+PONG\r\n",
-                _ => ":0\r\n",
-            }
-            .to_owned()
-        });
-        it.passes(100);
-        log.extend(it.did());
-        if log.contains(&"call 3: granted 5".to_owned()) {
-            break;
-        }
-    }
-    let left = it.proofs.last().unwrap().remaining(it.now());
-    assert!(!left.is_zero(), "{log:?} {released:?}");
-}
-
 /// The replica knew a shared grant of the owner, but neither did this client nor does the replica know that it was undone. It
 /// refuses the exclusive mode to a shared holder that is not alone: that does not mean that the owner holds nothing. The old
 /// grant must not come back: the former master may have granted the lock to somebody else since.
@@ -708,7 +648,129 @@ fn an_upgrade_after_a_lost_downgrade_has_a_new_fence() {
     it.passes(10);
     it.answers_each(2, |_| ":7\r\n".to_owned());
     it.asks_mode("k", Ask::Exclusive);
-    it.answers_each(2, |_| ":7\r\n".to_owned());
-    let did = it.did();
-    assert!(!did.contains(&"call 4: granted 7".to_owned()), "{did:?}");
+    it.answers(2, "RLOCK.ACQUIRE", ":7\r\n");
+    it.answers(2, "RLOCK.DOWNGRADE k o", ":7\r\n");
+    it.passes(1_000);
+    it.answers(2, "RLOCK.ACQUIRE", ":9\r\n");
+    assert!(it.did().contains(&"call 4: granted 9".to_owned()));
+    assert!(it.proofs[0].hold == it.proofs[1].hold);
+}
+
+/// The server has ended the lock and granted it to somebody else, and its successor knows nothing of either.
+#[test]
+fn a_grant_that_was_lost_does_not_come_back_after_a_fail_over() {
+    let mut it = held(Ask::Exclusive);
+    it.receives(1, message(1, "lost 7 o k"));
+    it.reconnects();
+    it.asks_mode("k", Ask::Exclusive);
+    it.answers(2, "RLOCK.ACQUIRE", ":7\r\n");
+    assert!(it.has_sent("2 RLOCK.RELEASE k o ALL FENCE 7"));
+    // The same for a grant that no guard was made of.
+    let mut it = Played::connected();
+    let ends = Terms::new().max_hold(Duration::from_secs(60)).unwrap();
+    it.asks_mode_on("k", Ask::Exclusive, ends);
+    it.answers(1, "RLOCK.ACQUIRE", "+WAITING\r\n");
+    it.receives(1, message(1, "grant 7 o k") + &message(1, "lost 7 o k"));
+    it.reconnects();
+    it.answers(2, "RLOCK.ACQUIRE", ":7\r\n");
+    assert!(it.has_sent("2 RLOCK.RELEASE k o ALL FENCE 7"));
+}
+
+/// A lock is kept bound after its release, with a grace of that time, or the server has refused that, and has the one before.
+/// The owner enters it without a binding, or upgrades it: it is bound for as long as its lease, which ends nothing early.
+#[test]
+fn a_kept_bound_lock_is_entered_with_a_grace_as_long_as_its_lease() {
+    let margin = Terms::new().margin(Duration::from_secs(4)).unwrap();
+    for (ask, answer, fence) in [
+        (Ask::Exclusive, ":7\r\n", 7),
+        (Ask::Exclusive, "-ERR too long\r\n", 7),
+        (Ask::Shared, ":7\r\n", 9),
+    ] {
+        for terms in [Terms::new(), replicas(), margin] {
+            let mut it = Played::connected();
+            it.asks_mode_on("k", ask, bound(5));
+            it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+            it.keeps(10);
+            it.releases();
+            it.answers(1, "RLOCK.RENEW k o 10001 BIND 10001", answer);
+            it.asks_mode_on("k", Ask::Exclusive, terms);
+            it.answers(1, "RLOCK.ACQUIRE k o 30000", format!(":{fence}\r\n"));
+            let actions = it.actions();
+            let again = actions.last().unwrap();
+            assert!(again.starts_with("1 RLOCK.ACQUIRE") && again.ends_with("BIND 30000"));
+            it.answers(1, "RLOCK.ACQUIRE", format!(":{fence}\r\n"));
+            let actions = it.actions();
+            assert!(
+                !actions.iter().any(|it| it.contains("RELEASE")),
+                "{actions:?}"
+            );
+            let granted = actions.contains(&format!("call 4: granted {fence}"));
+            assert_eq!(granted, terms.replicas == 0, "{actions:?}");
+        }
+    }
+}
+
+/// The owner has given up a shared call, and has connected again. It waits for exclusive mode, and is granted it by the queue:
+/// such a grant is always a new one, and is not released.
+#[test]
+fn a_grant_by_the_queue_is_kept_after_a_shared_call_was_given_up() {
+    let mut it = Played::connected();
+    it.asks_mode("k", Ask::Shared);
+    it.abandons(2);
+    it.answers(1, "RLOCK.ACQUIRE k o", ":7\r\n");
+    it.answers(1, "RLOCK.CANCEL k o", ":0\r\n");
+    it.answers(1, "RLOCK.RELEASE k o", ":0\r\n");
+    it.reconnects();
+    it.asks_mode("k", Ask::Exclusive);
+    it.answers(2, "RLOCK.ACQUIRE k o", "+WAITING\r\n");
+    it.actions();
+    it.receives(2, message(2, "grant 9 o k"));
+    let mut log = it.actions();
+    it.answers_each(2, |asked| match asked.starts_with("RLOCK.RENEW") {
+        true => ":9\r\n".to_owned(),
+        false => ":0\r\n".to_owned(),
+    });
+    log.extend(it.actions());
+    assert!(log.contains(&"call 3: granted 9".to_owned()), "{log:?}");
+}
+
+/// The server refuses the downgrade: it has the lock exclusively, under fence 7, all the time. So it can be upgraded again.
+#[test]
+fn an_upgrade_after_a_refused_downgrade_is_granted() {
+    let mut it = held(Ask::Exclusive);
+    it.downgrades();
+    it.answers(1, "RLOCK.DOWNGRADE k o", "-NOPERM no\r\n");
+    it.asks_mode("k", Ask::Exclusive);
+    let mut log = it.actions();
+    for _ in 0..5 {
+        it.answers_each(1, |asked| match asked {
+            asked if asked.starts_with("RLOCK.DOWNGRADE") => "-NOPERM no\r\n".to_owned(),
+            asked if asked.starts_with("RLOCK.CANCEL") => ":0\r\n".to_owned(),
+            _ => ":7\r\n".to_owned(),
+        });
+        it.passes(10);
+        log.extend(it.actions());
+    }
+    assert!(log.contains(&"call 4: granted 7".to_owned()), "{log:?}");
+}
+
+/// The server does not do the downgrade that it confirms. The call ends, and it does not ask without a pause.
+#[test]
+fn an_upgrade_that_keeps_its_fence_is_asked_for_with_pauses() {
+    let mut it = held(Ask::Shared);
+    it.asks_mode("k", Ask::Exclusive);
+    let mut log = Vec::new();
+    for _ in 0..700 {
+        it.answers_each(1, |asked| match asked {
+            asked if asked.starts_with("PING") => "+PONG\r\n".to_owned(),
+            asked if asked.starts_with("RLOCK.CANCEL") => ":0\r\n".to_owned(),
+            _ => ":7\r\n".to_owned(),
+        });
+        it.passes(100);
+        log.extend(it.actions());
+    }
+    let asked = log.iter().filter(|it| it.contains("RLOCK.ACQUIRE")).count();
+    assert!(asked < 200, "{asked}");
+    assert!(log.iter().any(|it| it.starts_with("call 3")), "{log:?}");
+    assert!(!log.iter().any(|it| it.starts_with("over")), "{log:?}");
 }

@@ -1756,3 +1756,115 @@ fn a_release_counts_the_members_that_have_nothing_of_it() {
         passes 1000 : 3 RENEW 30000 FENCE 51; 3 RELEASE FENCE 51; call 3: done",
     );
 }
+
+/// The clean-up at a member that does not count may take as long as a lease. A release ends after the retry timeout.
+#[test]
+fn a_release_does_not_wait_for_the_clean_up_of_others() {
+    let mut it = plays(
+        "connected any_grace
+        silent 3
+        lock ever lease=600000 : 123 ACQUIRE 600000; 2 RENEW 600000 FENCE 51; call 2: granted 51",
+    );
+    for step in ["down 3", "down 2", "release 2", "passes 9900"] {
+        it.takes(step);
+        assert!(!it.done().contains("call 3"), "{step}");
+    }
+    it.takes("passes 200");
+    let done = it.done();
+    assert!(done.contains("call 3: no usable answer"), "{done}");
+}
+
+/// Nothing of it is renewed for longer while its margin runs.
+#[test]
+fn a_lost_lock_is_not_extended_in_its_margin() {
+    let mut it = plays("holds lease=30000 margin=10000\n silent 12");
+    it.takes("passes 20500");
+    let done = it.done();
+    assert!(done.ends_with("over 2: its lease ended"), "{done}");
+    it.plays("extend 2 60000 : call 3: the lock was lost: its lease ended");
+    assert_eq!(it.held(), (Duration::ZERO, vec![]));
+}
+
+/// A bound lock of three members. The answers of the second one do not come any more, though it has what it had. The release
+/// begins at the very moment at which that part is over by the clock of this client; the third member dies then.
+#[test]
+fn a_release_is_not_done_while_a_majority_may_still_have_the_lock() {
+    for terms in [
+        "lease=3000 margin=1000",
+        "fixed=3000 margin=1000",
+        "lease=3000 margin=1000 bound=3000",
+    ] {
+        let mut it = plays(&format!("holds {terms}"));
+        it.takes("silent 2");
+        it.takes("passes 500");
+        it.takes("extend 2 3000");
+        it.done();
+        let mut end = None;
+        for _ in 0..4000 {
+            let left = it.quorum.holding(it.now, TWO);
+            let two = left.iter().find(|it| it.0 == "h2:1").map(|it| it.1);
+            match two {
+                Some(left) if left <= Duration::from_millis(2) => {
+                    end = Some(left);
+                    break;
+                }
+                None => break,
+                _ => it.takes("passes 1"),
+            }
+        }
+        let Some(left) = end else { continue };
+        it.now = it.now + left;
+        it.members[2].is_silent = true;
+        it.takes("release 2");
+        let mut done = it.done();
+        it.takes("down 3");
+        it.takes("passes 400");
+        done += &it.done();
+        assert!(it.members[1].is_held && it.members[2].is_held);
+        assert!(!done.contains("call 4: done"), "{terms}: {done}");
+    }
+}
+
+/// A second call of the owner enters the hold as it is being lost, and then takes the lock again.
+#[test]
+fn what_was_entered_as_it_was_lost_is_taken_again() {
+    let mut it = plays("holds lease=3000 margin=1000\n silent 23");
+    it.takes("passes 1500");
+    it.takes("lock lease=30000 ever");
+    it.takes("passes 700");
+    it.takes("answers 23");
+    it.takes("up 23");
+    it.takes("passes 5000");
+    it.takes("release 3");
+    it.takes("drop 2");
+    it.takes("passes 30000");
+    assert!(it.quorum.is_empty());
+    assert!(it.members.iter().all(|it| !it.is_held));
+}
+
+/// One member has ended it, and somebody else has that one. The second one does not answer any more: the lock is lost by the
+/// clock, a margin before it is free there. The first one must not be free before, or the other one has a majority.
+#[test]
+fn the_margin_is_waited_for_although_a_minority_has_ended_it() {
+    for (terms, step) in [
+        ("lease=3000 margin=1000", "silent 2"),
+        ("lease=30000 margin=1000 bound=3000", "down 2"),
+    ] {
+        let mut it = plays(&format!("holds {terms}"));
+        it.takes("taken 3");
+        it.takes("loses 3");
+        it.takes(step);
+        let mut log = it.done();
+        for _ in 0..400 {
+            it.takes("passes 10");
+            log = it.done();
+            if log.contains("over 2") {
+                break;
+            }
+        }
+        assert!(log.contains("over 2"), "{log}");
+        it.takes("passes 900");
+        log += &it.done();
+        assert!(!log.contains("RELEASE"), "{terms}: {log}");
+    }
+}

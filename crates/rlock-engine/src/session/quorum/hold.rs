@@ -106,7 +106,7 @@ impl Hold {
 
     /// When the parts of a lost hold are left. Others may have it then, so the margin
     /// comes before, unless a server has ended it.
-    pub(super) fn left_at(&mut self, now: Instant) -> Instant {
+    pub(super) fn leave_at(&mut self, now: Instant) -> Instant {
         let margin = match self.proof.loss(now) {
             Some(Loss::LeaseEnded) => self.terms.margin,
             _ => Duration::ZERO,
@@ -167,6 +167,11 @@ impl Hold {
         self.is_risk_reported = is_late;
         let is_reported = is_news && !is_last && self.terms.renewed && !left.is_zero();
         is_reported.then(|| (most.saturating_sub(left), left))
+    }
+
+    /// Whether its end leaves the parts taken for a while.
+    pub(super) fn is_kept(&self) -> bool {
+        self.kept.is_some()
     }
 
     /// Has its end leave the parts taken until then.

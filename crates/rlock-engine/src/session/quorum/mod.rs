@@ -37,7 +37,7 @@ mod timers;
 use hold::Hold;
 use members::{Happened, Members, answer_timeout};
 use plan::Step;
-use question::{Answer, By, Limit};
+use question::{Answer, By, Limit, Part};
 use seats::{End, Seats, Wait};
 use timers::Timer;
 
@@ -84,6 +84,8 @@ struct Asked {
     /// Those of members that do not count, and how many have nothing of it any more.
     others: BTreeSet<Id>,
     cleared: usize,
+    /// Whether it stays taken for a while: who has nothing of it does not help.
+    is_kept: bool,
     done: usize,
     /// How many did not answer what was asked.
     silent: usize,
@@ -323,15 +325,17 @@ impl Quorum {
     /// Whether the parts of a guard end with their connections.
     #[must_use]
     pub fn is_bound(&self, guard: Id) -> bool {
+        let is_bound = |(_, part): (usize, &Part)| part.proof.is_bound();
         self.hold_of(guard)
-            .is_some_and(|it| it.terms.bound.is_some())
+            .is_some_and(|it| it.terms.bound.is_some() || it.parts().any(is_bound))
     }
 
     /// The addresses of the members that hold what a guard has, and for how long
     /// each does for certain.
     #[must_use]
     pub fn holding(&self, now: Instant, guard: Id) -> Vec<(String, Duration)> {
-        let parts = self.hold_of(guard).into_iter().flat_map(Hold::parts);
+        let held = self.hold_of(guard).filter(|it| it.proof.is_live(now));
+        let parts = held.into_iter().flat_map(Hold::parts);
         let parts = parts.map(|(member, part)| (member, part.proof.remaining(now)));
         let live = parts.filter(|(_, remaining)| !remaining.is_zero());
         live.map(|(member, remaining)| (self.members.address(member), remaining))
@@ -756,12 +760,18 @@ impl Quorum {
         if is_release {
             // It waits only for those that answer soon, and only if a majority may.
             is_enough = asked.free() >= quorum;
-            let is_possible = asked.free() + asked.questions.len() >= quorum;
+            // Those that do not count may have more to clean up, for as long as a lease.
+            let end = asked.begun + limits.retry;
+            let late = asked.others.len() * usize::from(end <= now);
+            let is_possible = asked.free() + asked.questions.len() - late >= quorum;
             let soon = asked.begun + answer_timeout(limits, asked.lease);
             let usable = self.members.usable(now, None);
             let is_usable = |member| usable.get(member) == Some(&true);
             let is_last = soon <= now || !self.members.asked(&asked.questions).any(is_usable);
-            let due = (is_enough && !is_last).then_some(soon);
+            let due = match is_enough {
+                true => Some(soon).filter(|_| !is_last),
+                false => Some(end).filter(|end| *end > now),
+            };
             self.members.timers.set(Timer::Call(call), due);
             is_enough = is_enough && is_last || !is_possible;
         }
@@ -798,6 +808,7 @@ impl Quorum {
                 }
                 self.calls.insert(call, Progress::Lock(locking));
                 self.give_up(now, call, hold);
+                self.leave_parts(now, hold);
                 self.attempt(now, call);
             }
             _ => {}
@@ -907,9 +918,9 @@ impl Quorum {
         }
         let is_news = !it.is_reported;
         let proof = Arc::clone(&it.proof);
-        let left_at = Some(it.left_at(now)).filter(|left_at| *left_at > now);
-        self.members.timers.set(Timer::Hold(hold), left_at);
-        if left_at.is_none() {
+        let due = Some(it.leave_at(now)).filter(|due| *due > now);
+        self.members.timers.set(Timer::Hold(hold), due);
+        if due.is_none() {
             self.leave_parts(now, hold);
         }
         if let Some(why) = proof.loss(now).filter(|_| is_news) {
@@ -1000,7 +1011,9 @@ impl Quorum {
             (_, None) => return self.fail(call, Error::Lost(Loss::Released)),
         };
         let mut asked = Asked::begin(now, lease);
-        for (member, part) in self.holds.get(&hold).into_iter().flat_map(Hold::parts) {
+        let is_held = self.look_at(now, hold);
+        let held = self.holds.get(&hold).filter(|_| is_held);
+        for (member, part) in held.into_iter().flat_map(Hold::parts) {
             if self.members.outlives(member, lease) {
                 let extend = Call::Extend {
                     guard: part.guard,
@@ -1055,7 +1068,7 @@ impl Quorum {
         let Some(it) = self.holds.get(&hold) else {
             return self.fail(call, Error::Closed);
         };
-        let (loss, lease) = (it.proof.loss(now), it.terms.lease);
+        let (loss, lease, is_kept) = (it.proof.loss(now), it.terms.lease, it.is_kept());
         // That needs no answer, and other guards see it by themselves.
         if let Some(loss) = loss {
             self.give_up(now, guard, hold);
@@ -1065,10 +1078,15 @@ impl Quorum {
             return self.resolve(call, Outcome::Done);
         }
         let mut asked = Asked::begin(now, lease);
+        asked.is_kept = is_kept;
         // The rest is asked first, and the gate last.
         for mut contact in self.end(now, hold).into_iter().rev() {
-            let (is_other, part) = (contact.counted().is_none(), contact.part.take());
+            let is_other = contact.counted().is_none();
+            let part = contact.part.take_if(|_| !(is_other && is_kept));
             contact.leave(now, &mut self.members);
+            if is_other && is_kept {
+                continue;
+            }
             let question = match part {
                 Some(part) => self
                     .members
@@ -1140,6 +1158,7 @@ impl Asked {
             questions: BTreeSet::new(),
             others: BTreeSet::new(),
             cleared: 0,
+            is_kept: false,
             done: 0,
             silent: 0,
             failures: BTreeMap::new(),
@@ -1150,7 +1169,9 @@ impl Asked {
         self.questions.remove(&question);
         let is_other = self.others.remove(&question);
         match answer {
-            Answer::Done | Answer::Failed(Error::Lost(_)) if is_other => self.cleared += 1,
+            Answer::Done | Answer::Failed(Error::Lost(Loss::EndedByServer)) if is_other => {
+                self.cleared += 1;
+            }
             _ if is_other => {}
             Answer::Done => self.done += 1,
             Answer::Failed(error) => drop(self.failures.insert(question, error)),
@@ -1158,10 +1179,12 @@ impl Asked {
         }
     }
 
-    /// How many members have nothing of it any more.
+    /// How many members have released it, or have nothing of it.
     fn free(&self) -> usize {
-        let is_lost = |error: &&Error| matches!(error, Error::Lost(_));
-        self.done + self.cleared + self.failures.values().filter(is_lost).count()
+        // What is over by the clock here may last at its server for the margin.
+        let is_ended = |it: &&Error| matches!(it, Error::Lost(Loss::EndedByServer));
+        let lost = self.failures.values().filter(is_ended).count();
+        self.done + if self.is_kept { 0 } else { self.cleared + lost }
     }
 
     fn forget(self, now: Instant, members: &mut Members) {
