@@ -109,7 +109,7 @@ impl Proof {
     }
 
     /// Whether it ends with its connection.
-    pub(crate) fn is_bound(&self) -> bool {
+    pub fn is_bound(&self) -> bool {
         self.bound.is_some()
     }
 
