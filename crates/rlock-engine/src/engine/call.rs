@@ -334,13 +334,6 @@ impl Call {
                 }
                 at.pause()
             }
-            // Then it was never shared: nobody else was let in.
-            (Phase::Downgrading, Err(Fault::Refused(_))) => {
-                if let Some(live) = self.upgraded() {
-                    self.entered = Entered::Hold(live);
-                }
-                at.pause()
-            }
             (Phase::Attaching(_), result) => self.attached(at, sent, result),
             (Phase::Acquiring, result) => self.asked(at, sent, result),
             (Phase::AcquiringUnwatched { .. }, Ok(Reply::Fence(fence))) => {
@@ -590,12 +583,8 @@ impl Call {
         }
         let is_new = self.live().is_none();
         let claims = at.work.claims.clone();
-        let is_kept_bound =
-            is_new && self.asked.bound.is_none() && at.engine.is_kept_bound(at.now, &claims, fence);
-        // The server has bound it, or not, as the hold was that is lost. Or one of several
-        // keys was kept bound, and several keys cannot be bound.
-        let is_bound_otherwise =
-            is_new && self.terms.bound != self.asked.bound || is_kept_bound && !claims.is_single();
+        // The server has bound it, or not, as the hold was that is lost.
+        let is_bound_otherwise = is_new && self.terms.bound != self.asked.bound;
         if is_bound_otherwise {
             self.terms = self.asked;
         }
@@ -614,8 +603,12 @@ impl Call {
             return Next::Send(Request::Downgrade { claims });
         }
         // It is still bound with the grace for which it was kept. One as long as the lease
-        // ends nothing early.
-        if is_kept_bound {
+        // ends nothing early, unless the lease is extended. Several keys were not kept.
+        if is_new
+            && self.asked.bound.is_none()
+            && claims.is_single()
+            && at.engine.is_kept_bound(at.now, &claims, fence)
+        {
             self.asked.bound = Some(self.asked.lease);
             self.terms.bound = self.asked.bound;
             return at.ask_again();

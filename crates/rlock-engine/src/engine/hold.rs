@@ -231,6 +231,11 @@ impl Hold {
         is_last
     }
 
+    /// No guard needs exclusive mode, but the server has refused the downgrade.
+    pub(super) fn stays_exclusive(&mut self) {
+        self.ask = Ask::Exclusive;
+    }
+
     /// When the lease ends at the server, or a little earlier. This is later than
     /// the end of its validity by the margin, or if the connection of a bound hold
     /// broke: the server may have cut the lease, but a new connection that comes in

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::engine::claims::Claims;
-use crate::engine::hold::HeldKeys;
+use crate::engine::hold::{HeldKeys, Hold};
 use crate::engine::instant::Instant;
 use crate::engine::part_release::PartRelease;
 use crate::engine::request::{Reply, Request, Sent, Undo};
@@ -416,11 +416,14 @@ impl Leaving {
     fn end(&self, at: &mut Context<'_>, outcome: Outcome) -> Next {
         // What is kept is not given up: its owner can enter it again.
         if let (Some(hold), Some(lease)) = (at.engine.holds.get(&self.hold), self.kept) {
-            if hold.terms.bound.is_some() {
-                let (claims, fence) = (hold.proof.claims.clone(), hold.proof.fence());
+            let is_lost = matches!(outcome, Outcome::Failed(Error::Lost(_)));
+            if hold.terms.bound.is_some() && !is_lost {
+                let claims = hold.proof.claims.clone();
+                let is_certain = hold.ask.is_exclusive() && hold.certain_fence().is_some();
+                let fence = (hold.proof.fence(), is_certain);
                 // If the server has refused it, the lease before may be longer.
-                let lease = lease.max(hold.latest_end() - at.now);
-                at.engine.remember_kept(at.now, &claims, fence, lease);
+                let lease_end = hold.latest_end().max(at.now + lease);
+                at.engine.remember_kept(at.now, &claims, fence, lease_end);
             }
         } else if let Some(hold) = at.engine.holds.get(&self.hold) {
             let fence = hold.proof.fence();
@@ -481,10 +484,18 @@ impl Downgrade {
                 Outcome::Failed(Error::Lost(Loss::EndedByServer))
             }
             Input::Reply(_, Ok(_)) => Outcome::Done,
-            Input::Reply(sent, Err(fault)) => match at.try_again(sent, fault) {
-                Ok(next) => return next,
-                Err(error) => Outcome::Failed(error),
-            },
+            Input::Reply(sent, Err(fault)) => {
+                let is_refused = matches!(fault, Fault::Refused(_)) && at.work.unanswered.is_none();
+                match at.try_again(sent, fault) {
+                    Ok(next) => return next,
+                    Err(error) => {
+                        if is_refused {
+                            at.engine.change(self.hold, Hold::stays_exclusive);
+                        }
+                        Outcome::Failed(error)
+                    }
+                }
+            }
             Input::Due => {
                 let hold = at.engine.holds.get_mut(&self.hold);
                 // Its guard is shared, although its turn has not come. At the server

@@ -53,9 +53,16 @@ struct Entry {
     /// A grant under an unknown fence was undone by this connection: a grant by
     /// another connection may be the same. And whether it may have been a shared one.
     undone_by: Option<(u64, bool)>,
-    /// The server keeps the grant with this fence, or a larger one, although its guards
-    /// have ended, and has bound it.
-    kept: Option<u64>,
+    kept: Option<Kept>,
+    until: Instant,
+}
+
+/// A grant that the server keeps, bound, although its guards have ended.
+#[derive(Clone, Copy, Debug)]
+struct Kept {
+    fence: u64,
+    /// Whether it cannot have a larger fence.
+    is_certain: bool,
     until: Instant,
 }
 
@@ -152,17 +159,22 @@ impl Engine {
         }
     }
 
-    /// The owner has left the grant with this fence, or a larger one, bound to its
-    /// connection, for this lease.
+    /// The owner has left the grant with this fence bound to its connection. If the fence
+    /// is not certain, it may be larger.
     pub(super) fn remember_kept(
         &mut self,
         now: Instant,
         claims: &Claims,
-        fence: u64,
-        lease: Duration,
+        (fence, is_certain): (u64, bool),
+        lease_end: Instant,
     ) {
+        let until = lease_end + CLOCK_DIFFERENCE;
         for name in names_to_remember(claims) {
-            self.released.entry(now, name, now + lease).kept = Some(fence);
+            self.released.entry(now, name, lease_end).kept = Some(Kept {
+                fence,
+                is_certain,
+                until,
+            });
         }
     }
 
@@ -170,8 +182,11 @@ impl Engine {
     /// has asked for that now.
     pub(super) fn is_kept_bound(&self, now: Instant, claims: &Claims, fence: u64) -> bool {
         let entries = names_to_remember(claims).filter_map(|name| self.released.entries.get(name));
-        let mut kept = entries.filter(|it| it.lasts(now)).filter_map(|it| it.kept);
-        kept.any(|kept| kept <= fence)
+        let mut kept = entries.filter_map(|it| it.kept.filter(|kept| now < kept.until));
+        kept.any(|kept| match kept.is_certain {
+            true => kept.fence == fence,
+            false => kept.fence <= fence,
+        })
     }
 
     /// The server has not granted what was asked for on this connection. So the owner

@@ -640,20 +640,28 @@ fn a_shared_grant_that_was_undone_does_not_come_back_after_a_refused_upgrade() {
 /// downgrade. An upgrade has a new and larger fence, or it is none: the readers have larger ones than the old one.
 #[test]
 fn an_upgrade_after_a_lost_downgrade_has_a_new_fence() {
-    let mut it = held(Ask::Exclusive);
-    it.downgrades();
-    it.answers(1, "RLOCK.DOWNGRADE k o", ":7\r\n");
-    assert_eq!(it.did(), ["call 3: done"]);
-    it.reconnects();
-    it.passes(10);
-    it.answers_each(2, |_| ":7\r\n".to_owned());
-    it.asks_mode("k", Ask::Exclusive);
-    it.answers(2, "RLOCK.ACQUIRE", ":7\r\n");
-    it.answers(2, "RLOCK.DOWNGRADE k o", ":7\r\n");
-    it.passes(1_000);
-    it.answers(2, "RLOCK.ACQUIRE", ":9\r\n");
-    assert!(it.did().contains(&"call 4: granted 9".to_owned()));
-    assert!(it.proofs[0].hold == it.proofs[1].hold);
+    for refuses in [false, true] {
+        let mut it = held(Ask::Exclusive);
+        it.downgrades();
+        it.answers(1, "RLOCK.DOWNGRADE k o", ":7\r\n");
+        assert_eq!(it.did(), ["call 3: done"]);
+        it.reconnects();
+        it.passes(10);
+        it.answers_each(2, |_| ":7\r\n".to_owned());
+        it.asks_mode("k", Ask::Exclusive);
+        it.answers(2, "RLOCK.ACQUIRE", ":7\r\n");
+        if refuses {
+            it.answers(2, "RLOCK.DOWNGRADE k o", "-NOPERM no\r\n");
+            let did = it.did();
+            assert!(did.last().unwrap().starts_with("call 4: not permitted"));
+            continue;
+        }
+        it.answers(2, "RLOCK.DOWNGRADE k o", ":7\r\n");
+        it.passes(1_000);
+        it.answers(2, "RLOCK.ACQUIRE", ":9\r\n");
+        assert!(it.did().contains(&"call 4: granted 9".to_owned()));
+        assert!(it.proofs[0].hold == it.proofs[1].hold);
+    }
 }
 
 /// The server has ended the lock and granted it to somebody else, and its successor knows nothing of either.
@@ -773,4 +781,18 @@ fn an_upgrade_that_keeps_its_fence_is_asked_for_with_pauses() {
     assert!(asked < 200, "{asked}");
     assert!(log.iter().any(|it| it.starts_with("call 3")), "{log:?}");
     assert!(!log.iter().any(|it| it.starts_with("over")), "{log:?}");
+}
+
+/// What its owner is granted after the server has ended what was kept is not bound.
+#[test]
+fn a_grant_after_a_kept_one_is_not_bound() {
+    let mut it = Played::connected();
+    it.asks_mode_on("k", Ask::Exclusive, bound(5));
+    it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+    it.keeps(10);
+    it.releases();
+    it.answers(1, "RLOCK.RENEW k o 10001 BIND 10001", ":7\r\n");
+    it.asks_mode("k", Ask::Exclusive);
+    it.answers(1, "RLOCK.ACQUIRE k o 30000", ":9\r\n");
+    assert!(it.did().contains(&"call 4: granted 9".to_owned()));
 }

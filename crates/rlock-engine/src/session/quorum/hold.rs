@@ -170,8 +170,8 @@ impl Hold {
     }
 
     /// Whether its end leaves the parts taken for a while.
-    pub(super) fn is_kept(&self) -> bool {
-        self.kept.is_some()
+    pub(super) fn is_kept(&self, now: Instant) -> bool {
+        self.kept.is_some_and(|until| now < until)
     }
 
     /// Has its end leave the parts taken until then.

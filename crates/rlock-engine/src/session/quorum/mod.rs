@@ -1068,7 +1068,7 @@ impl Quorum {
         let Some(it) = self.holds.get(&hold) else {
             return self.fail(call, Error::Closed);
         };
-        let (loss, lease, is_kept) = (it.proof.loss(now), it.terms.lease, it.is_kept());
+        let (loss, lease, is_kept) = (it.proof.loss(now), it.terms.lease, it.is_kept(now));
         // That needs no answer, and other guards see it by themselves.
         if let Some(loss) = loss {
             self.give_up(now, guard, hold);
