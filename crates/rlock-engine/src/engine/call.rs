@@ -217,11 +217,7 @@ impl Call {
             && !self.hold(at.engine).is_some_and(is_running)
         {
             at.engine.loss(at.now, live);
-            if let Some(hold) = self.hold(at.engine) {
-                let (fence, lease_end) = (hold.proof.fence(), hold.latest_end());
-                let claims = at.work.claims.clone();
-                at.engine.remember_ended(at.now, &claims, fence, lease_end);
-            }
+            at.engine.remember_end_of(at.now, live);
             self.entered = Entered::Lost;
             // What the server may have bound for this call is not what it asks for.
             if self.terms.bound == self.asked.bound || at.work.asked_by.is_none() {
@@ -328,12 +324,7 @@ impl Call {
                     .remember_released(at.now, &claims, fence, lease_end);
                 at.pause()
             }
-            (Phase::Downgrading, Ok(reply)) => {
-                if let (Reply::Nil, Some(live)) = (reply, self.upgraded()) {
-                    at.engine.lose_with_rest(at.now, live);
-                }
-                at.pause()
-            }
+            (Phase::Downgrading, Ok(reply)) => self.downgraded(at, &reply),
             (Phase::Attaching(_), result) => self.attached(at, sent, result),
             (Phase::Acquiring, result) => self.asked(at, sent, result),
             (Phase::AcquiringUnwatched { .. }, Ok(Reply::Fence(fence))) => {
@@ -355,9 +346,8 @@ impl Call {
                 self.granted(at, fence, Sent { connection, ..sent })
             }
             (Phase::Confirming(_), Ok(Reply::TooFew(acknowledged))) => {
-                let wanted = self.terms.replicas;
                 let error = Error::NotReplicated {
-                    wanted,
+                    wanted: self.terms.replicas,
                     acknowledged,
                 };
                 self.give_up(at, Outcome::Failed(error))
@@ -389,6 +379,13 @@ impl Call {
         }
     }
 
+    fn downgraded(&self, at: &mut Context<'_>, reply: &Reply) -> Next {
+        if let (Reply::Nil, Some(live)) = (reply, self.upgraded()) {
+            at.engine.lose_with_rest(at.now, live);
+        }
+        at.pause()
+    }
+
     fn attached(&mut self, at: &mut Context<'_>, sent: Sent, result: Result<Reply, Fault>) -> Next {
         let live = self.hold(at.engine);
         let asked = live.map(|hold| (hold.proof.hold, (self.lease, hold.proof.fence())));
@@ -417,8 +414,10 @@ impl Call {
             Ok(Reply::Fence(fence)) => self.granted(at, fence, sent),
             Ok(reply) => {
                 if self.live().is_none() {
-                    let claims = &at.work.claims;
-                    at.engine.nothing_is_held(claims, self.ask, sent.connection);
+                    // An owner that shares the lock with others is refused exclusive mode.
+                    let (claims, may_share) = (&at.work.claims, self.ask.is_exclusive());
+                    at.engine
+                        .only_new_grants_by(claims, sent.connection, may_share);
                 }
                 match reply {
                     Reply::Queued => self.queued(at, sent),
@@ -503,7 +502,7 @@ impl Call {
             WaitEnd::Grant { fence, not_before } => {
                 let by = at.work.asked_by.unwrap_or(0);
                 self.upgrade_is_announced(at, fence, by);
-                at.engine.only_new_grants_by(&at.work.claims, by);
+                at.engine.only_new_grants_by(&at.work.claims, by, false);
                 let is_plain = self.entered == Entered::Nothing
                     && self.terms.max_hold.is_none()
                     && self.terms.replicas == 0;

@@ -827,10 +827,17 @@ impl Engine {
     /// the clock. A server that does not know that may return it, or an older one.
     pub(super) fn lose(&mut self, now: Instant, id: Id) {
         if let Some(hold) = self.holds.get(&id) {
-            let (proof, lease_end) = (Arc::clone(&hold.proof), hold.latest_end());
-            proof.lose(now);
+            hold.proof.lose(now);
             self.loss(now, id);
             self.stop_renewing(id);
+            self.remember_end_of(now, id);
+        }
+    }
+
+    /// Remembers that the owner has had it, and that it is over.
+    pub(super) fn remember_end_of(&mut self, now: Instant, id: Id) {
+        if let Some(hold) = self.holds.get(&id) {
+            let (proof, lease_end) = (Arc::clone(&hold.proof), hold.latest_end());
             self.remember_ended(now, &proof.claims, proof.fence(), lease_end);
         }
     }

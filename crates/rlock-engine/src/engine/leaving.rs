@@ -485,15 +485,12 @@ impl Downgrade {
             }
             Input::Reply(_, Ok(_)) => Outcome::Done,
             Input::Reply(sent, Err(fault)) => {
-                let is_refused = matches!(fault, Fault::Refused(_)) && at.work.unanswered.is_none();
+                if matches!(fault, Fault::Refused(_)) && at.work.unanswered.is_none() {
+                    at.engine.change(self.hold, Hold::stays_exclusive);
+                }
                 match at.try_again(sent, fault) {
                     Ok(next) => return next,
-                    Err(error) => {
-                        if is_refused {
-                            at.engine.change(self.hold, Hold::stays_exclusive);
-                        }
-                        Outcome::Failed(error)
-                    }
+                    Err(error) => Outcome::Failed(error),
                 }
             }
             Input::Due => {

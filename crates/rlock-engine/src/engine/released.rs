@@ -189,26 +189,14 @@ impl Engine {
         })
     }
 
-    /// The server has not granted what was asked for on this connection. So the owner
-    /// holds nothing of this, and the server will only make new grants here. But an owner
-    /// that shares the lock with others is refused exclusive mode, too.
-    pub(super) fn nothing_is_held(&mut self, claims: &Claims, ask: Ask, connection: u64) {
-        self.new_grants_by(claims, connection, |may_be_shared| {
-            !(ask.is_exclusive() && may_be_shared)
-        });
-    }
-
-    /// The server has granted by a message on this connection, and will only make new
-    /// grants here.
-    pub(super) fn only_new_grants_by(&mut self, claims: &Claims, connection: u64) {
-        self.new_grants_by(claims, connection, |_| true);
-    }
-
-    fn new_grants_by(&mut self, claims: &Claims, connection: u64, is_proof: impl Fn(bool) -> bool) {
+    /// The server will only make new grants on this connection: it has not granted what
+    /// was asked for, so the owner holds nothing of this, or it has granted by a message.
+    /// With `may_share` the owner may still share the lock with others.
+    pub(super) fn only_new_grants_by(&mut self, claims: &Claims, connection: u64, may_share: bool) {
         for name in names_to_remember(claims) {
             if let Some(entry) = self.released.entries.get_mut(name)
                 && let Some((by, may_be_shared)) = &mut entry.undone_by
-                && is_proof(*may_be_shared)
+                && !(may_share && *may_be_shared)
             {
                 *by = connection;
             }

@@ -22,6 +22,23 @@ fn replicas() -> Terms {
     Terms::new().replicas(2).unwrap()
 }
 
+fn is_not_granted_without_replicas(it: &mut Played) {
+    let actions = it.actions();
+    assert!(
+        !actions.contains(&"call 3: granted 9".to_owned()),
+        "no replica was asked: {actions:?}"
+    );
+}
+
+/// `o` asks for `k`, which its server has lost unseen, and is connected again.
+fn asks_for_what_is_lost(terms: Terms, it: &mut Played) {
+    it.ends(1);
+    it.asks_mode_on("k", Ask::Exclusive, terms);
+    it.passes(20);
+    it.greeted(2);
+    it.actions();
+}
+
 /// The hold that is upgraded asks for no replicas, and is lost by the clock while the announced grant is confirmed. The
 /// caller asked for two replicas: it must not get the grant before they know of it.
 #[test]
@@ -40,11 +57,7 @@ fn a_hold_that_is_lost_during_the_confirmation_needs_the_replicas_of_the_call() 
         "{actions:?}"
     );
     it.answers(1, "RLOCK.RENEW k o 10000", ":9\r\n");
-    let actions = it.actions();
-    assert!(
-        !actions.contains(&"call 3: granted 9".to_owned()),
-        "no replica was asked: {actions:?}"
-    );
+    is_not_granted_without_replicas(&mut it);
 }
 
 /// The same with a longest time: what is granted has ended before the caller learns of it.
@@ -215,11 +228,7 @@ fn a_call_whose_bound_hold_is_lost_asks_on_its_own_terms() {
     it.answers(number, "RLOCK.RELEASE k o ALL FENCE 7", "$-1\r\n");
     it.actions();
     it.answers(number, "RLOCK.ACQUIRE", ":9\r\n");
-    let actions = it.actions();
-    assert!(
-        !actions.contains(&"call 3: granted 9".to_owned()),
-        "no replica was asked: {actions:?}"
-    );
+    is_not_granted_without_replicas(&mut it);
 }
 
 /// The request of the call named the binding of the hold that is lost then: its grant is released, and asked for without.
@@ -488,23 +497,12 @@ fn a_grant_that_could_not_be_given_back_is_not_taken_as_unbound() {
         // The server still has it, bound: asking again is harmless.
         it.answers(number, "RLOCK.ACQUIRE k o 30000", ":9\r\n");
         let actions = it.actions();
-        let asked = actions
-            .iter()
-            .find(|it| it.contains("RLOCK.ACQUIRE"))
-            .unwrap();
-        assert!(!asked.contains("BIND"), "{asked}");
-        if !actions.contains(&"call 3: granted 9".to_owned()) {
-            continue;
-        }
-        // The client is cut off. The server ends the hold after the grace.
-        it.ends(number);
-        it.passes(5_100);
-        let (proof, now) = (it.proofs.last().unwrap(), it.now());
-        let left = proof.remaining(now);
-        assert!(
-            left.is_zero(),
-            "{breaks}: valid for {left:?} after its end: {actions:?}"
-        );
+        let mut asked = actions.iter().filter(|it| it.contains("RLOCK.ACQUIRE"));
+        assert!(!asked.next().unwrap().contains("BIND"), "{actions:?}");
+        // Its grace is 5 s there: it must not be held without.
+        let granted = "call 3: granted 9".to_owned();
+        assert!(!actions.contains(&granted), "{breaks}: {actions:?}");
+        it.answers(number, "RLOCK.RELEASE k o ALL FENCE 9", ":0\r\n");
     }
 }
 
@@ -512,30 +510,17 @@ fn a_grant_that_could_not_be_given_back_is_not_taken_as_unbound() {
 /// asked for, as if the loss had been seen before.
 #[test]
 fn a_call_that_finds_a_loss_by_its_grant_gets_it_on_its_own_terms() {
-    // Replicas.
     let mut it = held(Ask::Exclusive);
-    it.ends(1);
-    it.asks_mode_on("k", Ask::Exclusive, Terms::new().replicas(2).unwrap());
-    it.passes(20);
-    it.greeted(2);
-    it.actions();
+    asks_for_what_is_lost(replicas(), &mut it);
     it.answers(2, "RLOCK.ACQUIRE k o", ":9\r\n");
-    let actions = it.actions();
-    assert!(
-        !actions.contains(&"call 3: granted 9".to_owned()),
-        "no replica was asked: {actions:?}"
-    );
+    is_not_granted_without_replicas(&mut it);
 }
 
 #[test]
 fn a_call_that_finds_a_loss_by_its_grant_has_its_own_margin() {
     let mut it = held(Ask::Exclusive);
-    it.ends(1);
     let margin = Terms::new().margin(Duration::from_secs(10)).unwrap();
-    it.asks_mode_on("k", Ask::Exclusive, margin);
-    it.passes(20);
-    it.greeted(2);
-    it.actions();
+    asks_for_what_is_lost(margin, &mut it);
     it.answers(2, "RLOCK.ACQUIRE k o", ":9\r\n");
     it.passes(1);
     it.answers_each(2, |asked| match asked.starts_with("RLOCK") {
@@ -556,11 +541,7 @@ fn a_call_that_finds_a_loss_by_its_grant_has_its_own_lease() {
     let mut it = Played::connected();
     it.asks_mode_on("k", Ask::Exclusive, fixed(10));
     it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
-    it.ends(1);
-    it.asks_mode_on("k", Ask::Exclusive, Terms::new());
-    it.passes(20);
-    it.greeted(2);
-    it.actions();
+    asks_for_what_is_lost(Terms::new(), &mut it);
     let mut log = Vec::new();
     for _ in 0..400 {
         it.answers_each(2, |asked| match asked.starts_with("RLOCK") {

@@ -582,9 +582,8 @@ fn a_request_asks_for_as_much_as_the_renewal_before_it() {
 }
 
 /// After a reconnect, a hold with a fixed lease waits for the renewal of another one before it is attached. It is extended
-/// meanwhile. The request for loss reports must not cut that short: the server carries out both.
-#[test]
-fn no_request_for_loss_reports_cuts_an_extension_short() {
+/// meanwhile.
+fn extends_before_it_is_attached() -> Played {
     let mut it = Played::connected();
     it.asks_on("a", fixed(seconds(8)));
     it.answers(1, "RLOCK.ACQUIRE", ":5\r\n");
@@ -593,7 +592,30 @@ fn no_request_for_loss_reports_cuts_an_extension_short() {
     it.passes(1_000);
     it.reconnects();
     it.passes(1);
-    it.extends(Duration::from_secs(60));
+    it.extends(seconds(60));
+    it
+}
+
+/// The connection ends before the answer to the last of these requests for `k`, which the server has carried out: no guard is
+/// valid for longer than that.
+fn ends_with_its_last_lease(it: &mut Played, log: &[String]) {
+    it.ends(2);
+    let last = log
+        .iter()
+        .rfind(|it| it.starts_with("2 RLOCK") && it.contains(" k o "));
+    let lease: u64 = last.unwrap().split(' ').nth(4).unwrap().parse().unwrap();
+    it.passes(lease + 1);
+    let left = it.proofs.last().unwrap().remaining(it.now());
+    assert!(
+        left.is_zero(),
+        "valid for {left:?} after a lease of {lease} ms: {log:?}"
+    );
+}
+
+/// The request for loss reports must not cut that short: the server carries out both.
+#[test]
+fn no_request_for_loss_reports_cuts_an_extension_short() {
+    let mut it = extends_before_it_is_attached();
     let mut log = it.actions();
     assert!(
         log.contains(&"2 RLOCK.RENEW k o 60000".to_owned()),
@@ -603,33 +625,13 @@ fn no_request_for_loss_reports_cuts_an_extension_short() {
     it.answers(2, "RLOCK.RENEW k o 60000", ":7\r\n");
     log.extend(it.actions());
     assert!(log.contains(&"call 4: done".to_owned()), "{log:?}");
-    // The connection ends before the answer to what came after that, which was carried out.
-    it.ends(2);
-    let leases = log
-        .iter()
-        .filter_map(|it| it.strip_prefix("2 RLOCK.RENEW k o "));
-    let mut leases = leases.filter_map(|it| it.split(' ').next()?.parse::<u64>().ok());
-    let last = leases.next_back().unwrap();
-    it.passes(last + 1);
-    let left = it.proofs.last().unwrap().remaining(it.now());
-    assert!(
-        left.is_zero(),
-        "valid for {left:?} after a lease of {last} ms: {log:?}"
-    );
+    ends_with_its_last_lease(&mut it, &log);
 }
 
 /// The same if nothing breaks: the extension counts.
 #[test]
 fn an_extension_lasts_although_loss_reports_are_asked_for() {
-    let mut it = Played::connected();
-    it.asks_on("a", fixed(seconds(8)));
-    it.answers(1, "RLOCK.ACQUIRE", ":5\r\n");
-    it.asks_mode_on("k", Ask::Exclusive, fixed(seconds(10)));
-    it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
-    it.passes(1_000);
-    it.reconnects();
-    it.passes(1);
-    it.extends(Duration::from_secs(60));
+    let mut it = extends_before_it_is_attached();
     for _ in 0..5 {
         it.answers_each(2, |asked| match asked.contains(" k ") {
             true => ":7\r\n".to_owned(),
@@ -640,7 +642,7 @@ fn an_extension_lasts_although_loss_reports_are_asked_for() {
     let log = it.actions();
     assert!(log.contains(&"call 4: done".to_owned()), "{log:?}");
     let left = it.proofs.last().unwrap().remaining(it.now());
-    assert!(left > Duration::from_secs(55), "{left:?}: {log:?}");
+    assert!(left > seconds(55), "{left:?}: {log:?}");
 }
 
 /// The same as `no_request_for_loss_reports_cuts_an_extension_short` for a re-entry, which sets the lease in full.
@@ -657,27 +659,11 @@ fn no_request_for_loss_reports_cuts_a_re_entry_short() {
     it.passes(1);
     it.asks_mode_on("k", Ask::Exclusive, fixed(seconds(10)));
     let mut log = it.actions();
-    assert!(
-        log.iter()
-            .any(|it| it.starts_with("2 RLOCK.ACQUIRE k o 10000")),
-        "{log:?}"
-    );
+    let asks = |it: &String| it.starts_with("2 RLOCK.ACQUIRE k o 10000");
+    assert!(log.iter().any(asks), "{log:?}");
     it.answers(2, "RLOCK.RENEW a", ":5\r\n");
     it.answers(2, "RLOCK.ACQUIRE k o 10000", ":7\r\n");
     log.extend(it.actions());
     assert!(log.contains(&"call 4: granted 7".to_owned()), "{log:?}");
-    // The connection ends before the answer to what came after that, which was carried out.
-    it.ends(2);
-    let leases = log
-        .iter()
-        .filter_map(|it| it.strip_prefix("2 RLOCK.RENEW k o "));
-    let mut leases = leases.filter_map(|it| it.split(' ').next()?.parse::<u64>().ok());
-    if let Some(last) = leases.next_back() {
-        it.passes(last + 1);
-        let left = it.proofs.last().unwrap().remaining(it.now());
-        assert!(
-            left.is_zero(),
-            "valid for {left:?} after a lease of {last} ms: {log:?}"
-        );
-    }
+    ends_with_its_last_lease(&mut it, &log);
 }

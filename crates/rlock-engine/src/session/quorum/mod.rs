@@ -762,8 +762,11 @@ impl Quorum {
             is_enough = asked.free() >= quorum;
             // Those that do not count may have more to clean up, for as long as a lease.
             let end = asked.begun + limits.retry;
-            let late = asked.others.len() * usize::from(end <= now);
-            let is_possible = asked.free() + asked.questions.len() - late >= quorum;
+            let open = match end <= now {
+                true => asked.counted_questions(),
+                false => asked.questions.len(),
+            };
+            let is_possible = asked.free() + open >= quorum;
             let soon = asked.begun + answer_timeout(limits, asked.lease);
             let usable = self.members.usable(now, None);
             let is_usable = |member| usable.get(member) == Some(&true);
@@ -1082,11 +1085,12 @@ impl Quorum {
         // The rest is asked first, and the gate last.
         for mut contact in self.end(now, hold).into_iter().rev() {
             let is_other = contact.counted().is_none();
-            let part = contact.part.take_if(|_| !(is_other && is_kept));
-            contact.leave(now, &mut self.members);
             if is_other && is_kept {
+                contact.leave(now, &mut self.members);
                 continue;
             }
+            let part = contact.part.take();
+            contact.leave(now, &mut self.members);
             let question = match part {
                 Some(part) => self
                     .members
@@ -1108,8 +1112,7 @@ impl Quorum {
         asked
             .failures
             .retain(|_, error| !matches!(error, Error::Lost(_)));
-        let counted = asked.questions.len() - asked.others.len();
-        let silent = asked.silent + counted + asked.failures.len();
+        let silent = asked.silent + asked.counted_questions() + asked.failures.len();
         let outcome = if asked.done + silent < quorum {
             Outcome::Failed(Error::Lost(Loss::EndedByServer))
         } else if free >= quorum {
@@ -1177,6 +1180,11 @@ impl Asked {
             Answer::Failed(error) => drop(self.failures.insert(question, error)),
             _ => self.silent += 1,
         }
+    }
+
+    /// How many members that count have not answered.
+    fn counted_questions(&self) -> usize {
+        self.questions.len() - self.others.len()
     }
 
     /// How many members have released it, or have nothing of it.
